@@ -103,7 +103,7 @@ class Products:
 
     def predicted(self, constants: GemmConstants, size: float = 2, out: int = 2) -> Array:
         seconds = aligned_seconds(self.sizes, size, out, constants)
-        return constants.cells.corrected(seconds, *self.sizes.astype(np.int64)) if constants.cells else seconds
+        return constants.cells.corrected(seconds, self.sizes.astype(np.int64)) if constants.cells else seconds
 
     def errors(self, constants: GemmConstants, size: float = 2, out: int = 2) -> Array:
         """Absolute relative error of each product's prediction."""

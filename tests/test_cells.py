@@ -35,8 +35,7 @@ CELLS = cells_of_array(
 
 
 def factor(m: int, n: int, k: int, batch: int = 1) -> float:
-    dims = (np.array([value]) for value in (m, n, k, batch))
-    return float(CELLS.corrected(np.ones(1), *dims)[0])
+    return float(CELLS.corrected(np.ones(1), np.array([[m], [n], [k], [batch]]))[0])
 
 
 def test_a_cell_speaks_of_its_own_size_unbatched_and_of_whole_steps_of_k() -> None:
@@ -61,13 +60,13 @@ def test_cells_go_through_a_device_file_and_a_torn_table_is_named() -> None:
     assert Cells.from_table(cells_table(CELLS)) == CELLS
     torn = Cells.from_table({**cells_table(CELLS), "log_factor": "1 2 3\n"})
     with pytest.raises(InputError, match="expected 2 lines of 4 entries"):
-        torn.hit(*(np.array([1]) for _ in range(4)))
+        torn.hit(np.ones((4, 1), int))
     wrong = Cells.from_table({**cells_table(CELLS), "log_factor": "1 2 3 x\n1 2 3 4\n"})
     with pytest.raises(InputError, match="expected numbers"):
-        wrong.hit(*(np.array([1]) for _ in range(4)))
+        wrong.hit(np.ones((4, 1), int))
     turned = Cells((1024, 33), CELLS.n, CELLS.log2_k, CELLS.entries)
     with pytest.raises(InputError, match=r"cells\.m: expected rising values"):
-        turned.corrected(np.ones(1), *(np.array([value]) for value in (33, 512, 512, 1)))
+        turned.corrected(np.ones(1), np.array([[33], [512], [512], [1]]))
 
 
 @pytest.mark.parametrize("device", celled())
@@ -117,8 +116,8 @@ def test_what_a_cell_adds_is_a_part_of_its_own_and_its_error_is_smaller() -> Non
     parts = {part.what: part for part in explain(of_cell, costs[0], "h100-sxm")}
     constants, _ = gemm_constants(load_device("h100-sxm"), "bf16")
     assert constants.cells is not None
-    dims = (np.array([value]) for value in (4096, 4096, 4096, 1))
-    times = float(constants.cells.corrected(np.ones(1), *dims)[0])
+    dims = np.array([[4096], [4096], [4096], [1]])
+    times = float(constants.cells.corrected(np.ones(1), dims)[0])
     assert parts["kernel choice for m and n"].seconds == pytest.approx(costs[0].seconds * (1 - 1 / times))
     assert "kernel choice for m and n" not in [part.what for part in explain(neighbour, costs[1], "h100-sxm")]
 

@@ -25,8 +25,8 @@ GRID = Grid((-2.0, 0.0, 1.5, 3.0), (9.0, 11.0, 14.0), ((128, 256), (128, 128)), 
 @settings(max_examples=200)
 @given(*[st.integers(1, 2**18)] * 3, st.integers(1, 512), st.integers(1, 200))
 def test_each_table_speaks_of_every_product_with_weight_one(m: int, n: int, k: int, batch: int, units: int) -> None:
-    shape = [np.array([float(value)]) for value in (m, n, k, batch)]
-    index, weight = (np.array(part) for part in zip(*GRID.corners(*shape, units), strict=True))
+    shape = np.array([[float(value)] for value in (m, n, k, batch)])
+    index, weight = (np.array(part) for part in zip(*GRID.corners(shape, units), strict=True))
     assert ((weight >= 0) & (weight <= 1)).all()
     tables = [weight[(index >= low) & (index < high)].sum() for low, high in ((0, 12), (12, 30), (30, 48))]
     np.testing.assert_allclose(tables, 1.0)
@@ -58,7 +58,7 @@ def test_a_library_that_dislikes_idle_tails_is_learned() -> None:
     random = np.random.default_rng(0)
     m, n, k = (128.0 * random.integers(4, 100, 1200) for _ in range(3))
     blank = Products(m, n, k, np.ones_like(m))
-    waves = waves_of((128, 256), m, n, np.ones_like(m), device.compute.units)
+    waves = waves_of((128, 256), blank.sizes, device.compute.units)
     # From the second wave on: in the first, time would fall as work is added.
     idle = np.where(waves > 1, np.ceil(waves) - waves, 0.0)
     even = replace(blank, seconds=blank.predicted(plain))
@@ -103,7 +103,7 @@ def test_a_factor_is_what_scipys_interpolation_of_the_tables_says(device: str) -
     constants, _ = gemm_constants(load_device(device), "bf16")
     random = np.random.default_rng(3)
     m, n, k = (np.floor(np.exp(random.uniform(0, np.log(200_000), 2000))) for _ in range(3))
-    batch = random.integers(1, 64, 2000).astype(float)
+    dims = np.array([m, n, k, random.integers(1, 64, 2000).astype(float)])
     assert constants.small is not None
     for one in (constants, constants.small):
         assert one.correction is not None
@@ -115,13 +115,13 @@ def test_a_factor_is_what_scipys_interpolation_of_the_tables_says(device: str) -
             return RegularGridInterpolator(knots, table)(np.stack(inside, axis=-1))
 
         ends = len(grid.log2_waves), len(grid.log2_k)
-        waves = np.log2(waves_of(REFERENCE_TILE, m, n, batch, one.units))
+        waves = np.log2(waves_of(REFERENCE_TILE, dims, one.units))
         by_waves, by_tail = np.split(values, [ends[0] * ends[1]])
         total = told(by_waves.reshape(ends), (grid.log2_waves, waves), (grid.log2_k, np.log2(k)))
         sizes = len(grid.tail_tiles), grid.tail_waves, len(grid.tail_idle), len(grid.tail_log2_k)
         for tile, layers in zip(grid.tail_tiles, by_tail.reshape(sizes), strict=True):
-            waves = waves_of(tile, m, n, batch, one.units)
+            waves = waves_of(tile, dims, one.units)
             idle = (grid.tail_idle, np.ceil(waves) - waves), (grid.tail_log2_k, np.log2(k))
             of = np.minimum(np.ceil(waves), grid.tail_waves)
             total += sum((of == at) * told(layer, *idle) for at, layer in enumerate(layers, 1))
-        assert np.allclose(one.correction.factor(one.units, m, n, k, batch), np.exp(total), rtol=1e-9)
+        assert np.allclose(one.correction.factor(one.units, dims), np.exp(total), rtol=1e-9)

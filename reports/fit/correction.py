@@ -120,7 +120,7 @@ class Case:
         share, rows = large_share(np.array(dims)), np.arange(len(dims[0]))
         cells: list[tuple[Array, Array, Array]] = []
         for grid, part, start in ((grids[0], share, 0), (grids[1], 1 - share, grid_size(grids[0]))):
-            for index, weight in grid.corners(*dims, np.ones_like(dims[0]), self.constants.units):
+            for index, weight in grid.corners(np.array([*dims, np.ones_like(dims[0])]), self.constants.units):
                 cells.append((weight * part, rows, index + start))
         data, row, column = (np.concatenate(parts) for parts in zip(*cells, strict=True))
         return csr_matrix((data, (row, column)), shape=(len(rows), grid_size(grids[0]) + grid_size(grids[1])))
@@ -236,8 +236,7 @@ def _grid(products: Products, case: Case, tiles: tuple[tuple[int, int], ...]) ->
     """Knots around these products."""
     if not len(products):
         return Grid(LOG2_WAVES[:2], LOG2_K[:2], (), 0, (), ())
-    one = np.ones_like(products.m)
-    log2_k, waves = np.log2(products.k), waves_of(REFERENCE_TILE, products.m, products.n, one, case.constants.units)
+    log2_k, waves = np.log2(products.k), waves_of(REFERENCE_TILE, products.sizes, case.constants.units)
     return Grid(
         _trim(LOG2_WAVES, np.log2(waves)),
         _trim(LOG2_K, log2_k),

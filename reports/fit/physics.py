@@ -117,7 +117,7 @@ def _with_and_without(dims: Integers, constants: GemmConstants, device: Device) 
     one, (fm, fn, fk) = np.ones_like(m), dims.astype(float)
     bare = aligned_seconds(np.array([fm, fn, fk, one], dtype=float), 2, 2, constants)
     least = least_seconds(np.array([fm, fn, fk, one], dtype=float), 2, 2, device, "bf16")
-    return np.maximum(constants.cells.corrected(bare, m, n, k, one), least), np.maximum(bare, least)
+    return np.maximum(constants.cells.corrected(bare, np.array([m, n, k, one])), least), np.maximum(bare, least)
 
 
 def drawn(shapes: int, seed: int) -> tuple[Integers, Integers, Integers]:

@@ -260,7 +260,7 @@ def _products(products: Sequence[Product], by: ProductKernels, device: Device) -
 def _regimes(sizes: Integers, by: ProductKernels) -> list[str]:
     """The regime of each product's error."""
     of_a, of_b, _ = operand_classes(sizes, by.elements, by.layout)
-    hit = by.cells.hit(*sizes) if by.cells else np.empty(0, np.intp)
+    hit = by.cells.hit(sizes) if by.cells else np.empty(0, np.intp)
     names = np.where(np.min(sizes[:3], axis=0) >= LARGE, "large", "small").astype(object)
     names[hit] += IN_CELL
     if by.grouped:

@@ -165,7 +165,9 @@ def operand_classes(dimensions: Sequence[Integers] | Integers, sizes: Triple, la
     return tuple(_CLASS_OF[level(dimensions[which], size)] for which, size in leading)
 
 
-def count_tiles(m: Array, n: Array, batch: Array, tile: tuple[Values, Values]) -> Array:
+def count_tiles(dims: Array, tile: tuple[Values, Values]) -> Array:
+    """Tiles of products whose m, n, k and batch are rows of ``dims``."""
+    m, n, _, batch = dims
     return np.ceil(m / tile[0]) * np.ceil(n / tile[1]) * batch
 
 
@@ -181,18 +183,16 @@ def paid_tiles(tiles: Array, c: "AlignmentConstants") -> Array:
     return 2 * pairs + rest * c.alone
 
 
-def kernel_seconds(
-    m: Array, n: Array, k: Array, batch: Array, which: Integers, c: "AlignmentConstants"
-) -> tuple[Array, Array]:
+def kernel_seconds(dims: Array, which: Integers, c: "AlignmentConstants") -> tuple[Array, Array]:
     """Seconds, without launch, of the kernel that serves class ``which``, and those an odd one's loads take at least.
 
     0 where there is no ceiling.
     """
-    bm, bn = (np.minimum(next_multiple(side, TILE_STEP), TILE) for side in (m, n))
-    tiles = count_tiles(m, n, batch, (bm, bn))
+    bm, bn = (np.minimum(next_multiple(side, TILE_STEP), TILE) for side in dims[:2])
+    tiles = count_tiles(dims, (bm, bn))
     # A product that fills less than half of the units is split along k.
     slices = np.maximum(np.floor(c.units / tiles), 1.0)
-    steps = k / slices
+    steps = dims[2] / slices
     volume = paid_tiles(tiles * slices, c) * (2 * bm * bn * c.units)
     rate = np.array([c.ceiling[1], *c.ceiling[1:], np.inf])[which]
     walk: Array = volume * (steps + c.prologue_steps) / rate
@@ -219,8 +219,8 @@ def misaligned_seconds(
     extra = np.zeros(aligned.shape)
     off = np.flatnonzero(worse < len(CLASSES) - 1)
     if off.size:
-        m, n, k, batch = dims = np.array([array[off] for array in dimensions], dtype=float)
-        walk, loads = map(sustained, np.maximum(kernel_seconds(m, n, k, batch, worse[off], c), 1e-12))
+        dims = np.array([array[off] for array in dimensions], dtype=float)
+        walk, loads = map(sustained, np.maximum(kernel_seconds(dims, worse[off], c), 1e-12))
         moved = moved_bytes(dims, sizes[0], sizes[2])
         arithmetic = 2 * dims.prod(axis=0) / c.peak_flops_per_s
         beyond = arithmetic / (AT * np.maximum(moved / c.bandwidth_bytes_per_s, launch_s))
@@ -253,16 +253,16 @@ class Grid:
     tail_idle: Knots
     tail_log2_k: Knots
 
-    def corners(self, m: Array, n: Array, k: Array, batch: Array, units: int) -> Iterator[tuple[Indices, Array]]:
+    def corners(self, dims: Array, units: int) -> Iterator[tuple[Indices, Array]]:
         """The entries that speak of each product on ``units`` units, as (index among all, weight) pairs of arrays."""
-        log2_k = np.log2(k)
-        waves = np.log2(waves_of(REFERENCE_TILE, m, n, batch, units))
+        log2_k = np.log2(dims[2])
+        waves = np.log2(waves_of(REFERENCE_TILE, dims, units))
         for (i, u), (j, v) in product(sides(waves, self.log2_waves), sides(log2_k, self.log2_k)):
             yield i * len(self.log2_k) + j, u * v
         start = len(self.log2_waves) * len(self.log2_k)
         along_k = sides(log2_k, self.tail_log2_k) if self.tail_tiles else ()
         for tile in self.tail_tiles:
-            waves = waves_of(tile, m, n, batch, units)
+            waves = waves_of(tile, dims, units)
             whole = np.ceil(waves)
             layer = np.minimum(whole, self.tail_waves).astype(np.intp) - 1
             for (i, u), (j, v) in product(sides(whole - waves, self.tail_idle), along_k):
@@ -270,9 +270,9 @@ class Grid:
             start += self.tail_waves * len(self.tail_idle) * len(self.tail_log2_k)
 
 
-def waves_of(tile: Pair, m: Array, n: Array, batch: Array, units: int) -> Array:
+def waves_of(tile: Pair, dims: Array, units: int) -> Array:
     """How many waves of ``tile`` a product is on ``units`` units; below 1: units without a tile."""
-    return count_tiles(m, n, batch, tile) / units
+    return count_tiles(dims, tile) / units
 
 
 @frozen
@@ -298,10 +298,10 @@ class Correction:
         )
         return cls(grid, _numbers(chain(*rows, *tails)))
 
-    def factor(self, units: int, m: Array, n: Array, k: Array, batch: Array) -> Array:
+    def factor(self, units: int, dims: Array) -> Array:
         """Measured over modelled time of products on ``units`` units."""
         table = np.asarray(self.log_factors)
-        factor: Array = np.exp(sum(table[at] * weight for at, weight in self.grid.corners(m, n, k, batch, units)))
+        factor: Array = np.exp(sum(table[at] * weight for at, weight in self.grid.corners(dims, units)))
         return factor
 
 
@@ -346,25 +346,26 @@ class Cells:
         m, n = (tuple(positive_int(int(value), f"cells.{axis}") for value in table[axis]) for axis in "mn")
         return cls(m, n, _numbers(table["log2_k"]), str(table["log_factor"]))
 
-    def at(self, m: Integers, n: Integers) -> Integers:
+    def at(self, dims: Integers) -> Integers:
         """Index of each product's cell, below 0 where it has none."""
+        m, n, *_ = dims
         row, column = (np.searchsorted(own, one) for own, one in ((self.m, m), (self.n, n)))
         there = (np.append(self.m, 0)[row] == m) & (np.append(self.n, 0)[column] == n)
         return np.where(there, row * len(self.n) + column, -1)
 
-    def hit(self, m: Integers, n: Integers, k: Integers, batch: Integers) -> Indices:
-        """Which of these products of LAYOUT a cell speaks of."""
-        cell = self.at(m, n)
+    def hit(self, dims: Integers) -> Indices:
+        """Which of these products of LAYOUT (m, n, k and batch: rows of ``dims``) a cell speaks of."""
+        cell, (*_, k, batch) = self.at(dims), dims
         rows = np.flatnonzero((cell >= 0) & (batch == 1) & (k >= LEAST_K) & (k % STEP_K == 0))
         return rows[~np.isnan(_log_factors(self)[cell[rows], 0])]
 
-    def corrected(self, seconds: Array, m: Integers, n: Integers, k: Integers, batch: Integers) -> Array:
+    def corrected(self, seconds: Array, dims: Integers) -> Array:
         """``seconds`` of products of LAYOUT, those of a cell times its factor."""
-        rows = self.hit(m, n, k, batch)
+        rows = self.hit(dims)
         if not rows.size:
             return seconds
-        cell, total = self.at(m[rows], n[rows]), np.zeros(rows.size)
-        for knot, share in sides(np.log2(k[rows]), self.log2_k):
+        cell, total = self.at(dims)[rows], np.zeros(rows.size)
+        for knot, share in sides(np.log2(dims[2, rows]), self.log2_k):
             total += _log_factors(self)[cell, knot] * share
         corrected = seconds.copy()
         corrected[rows] *= np.exp(total)

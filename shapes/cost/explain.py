@@ -96,7 +96,7 @@ def product_terms(operator: Product, cost: Cost, device: Device) -> Iterator[Ter
 def _kernel_choice(closed: float, aligned: float, shape: Integers, by: ProductKernels) -> Iterator[Term]:
     """From the ``closed`` form to ``aligned`` seconds: what tables by waves and by m and n say."""
     chosen = aligned
-    if by.cells and by.cells.hit(*shape).size:
+    if by.cells and by.cells.hit(shape).size:
         # Grouped products have no cells.
         chosen = float(bounded_seconds(shape, by._replace(grouped=True))[0])
     factor = f"measured products of these waves, tails and this k take x{chosen / closed:.3f} of the above"

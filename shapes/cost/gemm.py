@@ -111,9 +111,9 @@ def wave_seconds(k: Array, tile: Pair, constants: GemmConstants) -> Array:
 
 def compute_seconds(dims: Array, c: GemmConstants) -> Array:
     """Seconds of the arithmetic in the best tile."""
-    m, n, k, batch = dims
+    k = dims[2]
     return reduce(
-        np.minimum, (tiled_seconds(waves_paid(count_tiles(m, n, batch, tile), k, c), k, tile, c) for tile in c.tiles)
+        np.minimum, (tiled_seconds(waves_paid(count_tiles(dims, tile), k, c), k, tile, c) for tile in c.tiles)
     )
 
 
@@ -151,7 +151,7 @@ def set_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> Arra
     """Seconds by one set of constants, blending aside, without misalignment."""
     seconds = uncorrected_seconds(dims, size, out, c)
     if c.correction:
-        seconds = seconds * c.correction.factor(c.units, *dims)
+        seconds = seconds * c.correction.factor(c.units, dims)
     return seconds
 
 
@@ -258,7 +258,7 @@ def bounded_seconds(sizes: Integers, by: ProductKernels) -> Array:
     size = by.read_bytes(dims[0], dims[1])
     seconds = aligned_seconds(dims, size, by.out, by.constants)
     if by.cells:
-        seconds = by.cells.corrected(seconds, *sizes)
+        seconds = by.cells.corrected(seconds, sizes)
     return np.maximum(seconds, least_seconds(dims, size, by.out, by.device, by.dtype))
 
 
@@ -329,11 +329,10 @@ def _padded(times: GemmTimes, sizes: Integers, by: ProductKernels) -> GemmTimes:
 
 def _choice(dims: Array, size: Values, out: float, c: GemmConstants) -> Array:
     """Rows: seconds of arithmetic and of memory, the best tile's index, its tiles and the waves paid."""
-    m, n, k, batch = dims
-    counts = np.array([count_tiles(m, n, batch, tile) for tile in c.tiles])
+    counts, k = np.array([count_tiles(dims, tile) for tile in c.tiles]), dims[2]
     waves = waves_paid(counts, k, c)
     per_tile = np.array([tiled_seconds(row, k, tile, c) for row, tile in zip(waves, c.tiles, strict=True)])
-    best, rows = np.argmin(per_tile, axis=0), np.arange(m.size)
+    best, rows = np.argmin(per_tile, axis=0), np.arange(k.size)
     memory = memory_seconds(dims, size, out, c)
     return np.stack([per_tile[best, rows], memory, best.astype(float), counts[best, rows], waves[best, rows]])
 
