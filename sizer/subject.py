@@ -289,7 +289,8 @@ def _reading_of(proof: "Proof", where: str, config: Named, unknown: InputError) 
         raise refused
     from .readers.huggingface import of_class
 
-    return of_class(proof, proof.model, config, where)
+    with within(where):
+        return of_class(proof, proof.model, config, where)
 
 
 def _named(source: object) -> tuple[object, str]:

@@ -189,7 +189,7 @@ def _read_mapping(config: Config, where: str, config_format: str | None, setting
         found = proven(found, keys["_tensors"])
     check_settings(normalised(settings), found, used)
     bases = (f"with what it builds on: {', '.join(keys['_bases'][:-9:-1])}",) if "_bases" in keys else ()
-    unknown = unread(keys, used, reader.NAME, where)
+    unknown = unread(keys, used, reader.NAME)
     return replace(found, config=keys, notes=(*found.notes, *bases), unread=(*found.unread, *unknown))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from shapes.errors import positive_int, refuse
+from shapes.errors import positive_int, refuse, within
 from shapes.frozen import Words, given, replace
 
 from .loading import parse_file
@@ -93,7 +93,7 @@ def workload(row: Config, held: Config, fields: Fields) -> tuple[Values, list[st
         if size not in ("", "auto", 0, -1) and key[0] != "_":  # none, or left to another file; what others are made of
             theirs = next((one for one in re.findall(r"\w+", said[key]) if held.get(one) == value), key)
             own = size is True or "'" in said[key].replace("''", "")
-            settled[key] = size if own else positive_int(size, theirs.replace("__", "."), where=fields.where)
+            settled[key] = size if own else positive_int(size, theirs.replace("__", "."))
     for key in row.get("optimizer", ()):
         settled |= _optimizer(fields, key, momentum=bool(found.get("_momentum")))
     return settled, notes_of(row, found)
@@ -122,29 +122,30 @@ def with_training(reading: Reading, files: Names) -> Reading:
 
 def with_settings_of(reading: Reading, config: Config, where: str) -> Reading:
     """``reading`` with the workload of a trainer's settings, those of the file ``where``, over its own."""
-    claims = table("trainers")["claims"]
-    name = next((name for name, keys in claims if not config.keys().isdisjoint(keys)), "")
-    refuse(not name, f"expected a trainer's settings ({', '.join(dict(claims))})", where=where)
-    fields = Fields(config, where)
-    row = table("trainers")[name]
-    for key, kind in row["checked"].items():
-        getattr(fields, kind)(key)
-    held = flat(row["defaults"] | given(config))
-    check_allowed(row, held, Fields(held, where))
-    fields.ignore(*(key for key, other in row.get("moot", {}).items() if not config.get(other)))
-    found, said = workload(row, held, fields)
-    if name == "deepspeed" and "no_overlap" in reading.workload:
-        # It decides on data parallelism's communication alone.
-        kept = {*reading.workload["no_overlap"].split(",")} - {"data", "gather", "none"}
-        found["no_overlap"] = ",".join([*sorted(kept), *["data"] * ("no_overlap" in found)]) or "none"
-    settled = {**reading.workload, **found}
-    notes = f"workload from {Path(where).name} ({name})", *said, *_accumulated(settled)
-    return replace(
-        reading,
-        workload=settled,
-        notes=(*reading.notes, *notes),
-        unread=(*reading.unread, *unread(config, fields.asked, name, where)),
-    )
+    with within(where):
+        claims = table("trainers")["claims"]
+        name = next((name for name, keys in claims if not config.keys().isdisjoint(keys)), "")
+        refuse(not name, f"expected a trainer's settings ({', '.join(dict(claims))})")
+        fields = Fields(config)
+        row = table("trainers")[name]
+        for key, kind in row["checked"].items():
+            getattr(fields, kind)(key)
+        held = flat(row["defaults"] | given(config))
+        check_allowed(row, held, Fields(held))
+        fields.ignore(*(key for key, other in row.get("moot", {}).items() if not config.get(other)))
+        found, said = workload(row, held, fields)
+        if name == "deepspeed" and "no_overlap" in reading.workload:
+            # It decides on data parallelism's communication alone.
+            kept = {*reading.workload["no_overlap"].split(",")} - {"data", "gather", "none"}
+            found["no_overlap"] = ",".join([*sorted(kept), *["data"] * ("no_overlap" in found)]) or "none"
+        settled = {**reading.workload, **found}
+        notes = f"workload from {Path(where).name} ({name})", *said, *_accumulated(settled)
+        return replace(
+            reading,
+            workload=settled,
+            notes=(*reading.notes, *notes),
+            unread=(*reading.unread, *unread(config, fields.asked, name)),
+        )
 
 
 def _accumulated(workload: Values) -> Names:

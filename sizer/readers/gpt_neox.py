@@ -18,7 +18,7 @@ _TABLE = FORMATS[NAME]
 
 def read(config: Config, where: str) -> Reading:
     """Without vocab_size the named tokenizer's is taken, else GPT-2's, and padded; a note says so."""
-    fields = Fields(config, where)
+    fields = Fields(config)
     # [[["global", "local"], 6]], "all" to the last.
     listed = fields.raw("attention_config")
     kinds = {*re.findall("[a-z_]+", str(listed or ""))}.difference(_TABLE["dense"])

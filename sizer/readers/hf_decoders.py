@@ -116,7 +116,7 @@ def decilm(fields: Fields) -> ModelShape:
     )
     fields.ignore("intermediate_size", "num_key_value_heads")
     plain = attention(bias=flag("attention_bias"), kv_heads=all_heads)(fields)(0)
-    read = [Fields(one, fields.where, prefix=f"block_configs.{layer}.") for layer, one in enumerate(given)]
+    read = [Fields(one, prefix=f"block_configs.{layer}.") for layer, one in enumerate(given)]
     blocks = [_decilm_layer(own, plain, hidden, fields.flag("mlp_bias")) for own in read]
     return model_of(fields, Stack("decoder", hidden, run_lengths(blocks)))
 
@@ -259,7 +259,7 @@ def chosen_or_sliding(fields: Fields, indexer: Indexer, **near: int) -> Core:
         if words[layer] != "sliding_attention":
             return replace(chosen(layer), indexer=None) if words[layer] == dense else chosen(layer)
         given = listed.nested(named.get(str(layer), "")).config if listed.config else near
-        own = Fields({**fields.defaults, **fields.config, **given}, fields.where, prefix=f"layer {layer}: ")
+        own = Fields({**fields.defaults, **fields.config, **given}, prefix=f"layer {layer}: ")
         return latent(own, window=window, **traits)(layer)
 
     return of

@@ -38,7 +38,6 @@ class Names:
             len(self.rules) + len(self.expressions) > MOST_NAMES,
             f"expected at most {MOST_NAMES} different names of modules",
             fields.prefix.rstrip("."),
-            where=fields.where,
         )
 
     def _of_layer(self, layer: int) -> frozenset[str]:
@@ -70,7 +69,7 @@ def _expression(text: str, fields: Fields) -> re.Pattern[str]:
     with suppress(re.error):
         if not slow:
             return re.compile(text)
-    raise InputError("expected a plain expression", fields.prefix.rstrip("."), text, fields.where)
+    raise InputError("expected a plain expression", fields.prefix.rstrip("."), text)
 
 
 def _names(said: str, path: str) -> bool:
@@ -151,7 +150,6 @@ def _quantised(block: Block, model: ModelShape, layer: int, scheme: Scheme, fiel
             f"expected groups that divide the {linear.in_features} inputs of {linear.name}",
             f"{fields.prefix}group_size",
             columns,
-            where=fields.where,
         )
         formats.append((linear.name, found))
     return replace(block, formats=tuple(formats))

@@ -194,7 +194,7 @@ KEYS: dict[str, list[str]] = _TABLE["dimensions"]
 
 def read(config: Config, where: str, family: str = "") -> Reading:
     """``config`` as a Reading, by formats.toml's ``family`` where one is named; UnknownModelType: none is guessed."""
-    top = outer = Fields(config, where)
+    top = outer = Fields(config)
     for key in config.keys() & {"thinker_config", "vlm_config"}:  # a talker makes speech of it, a retriever an index
         top.ignore("model_type", "talker_config", "code2wav_config", "token2wav_config")
         outer = top.nested(key)
@@ -229,6 +229,7 @@ def read(config: Config, where: str, family: str = "") -> Reading:
         top,
         NAME,
         model,
+        where,
         keys=keys,
         longest=model.main.length or model.max_positions or fields.optional(*POSITIONS),  # learned, or trained for
         workload=released,
@@ -248,7 +249,7 @@ def of_class(proof: Any, model: ModelShape, config: Config, where: str) -> Readi
 
     In its release's formats, and with all that the class has and that did not run.
     """
-    fields, built, its = Fields(config, where, asked={*_TEXTS}), proof.module, type(proof.module).__name__
+    fields, built, its = Fields(config, asked={*_TEXTS}), proof.module, type(proof.module).__name__
     model, released, quantised = _released(fields, model)
     whole, notes = _function("with_towers")(fields, fields.text("model_type"), model)
     beside = sum(one.numel() for one in built.parameters()) - proof.parameters
@@ -273,7 +274,7 @@ def of_class(proof: Any, model: ModelShape, config: Config, where: str) -> Readi
             *quantised,
         ),
         # Keys that are known to matter a class may ask for and not declare; parts have their own.
-        unread=tuple(one for one in unread(config, known, NAME, where) if not one.changes and "." not in one.key),
+        unread=tuple(one for one in unread(config, known, NAME) if not one.changes and "." not in one.key),
         recognised=True,
     )
 
@@ -320,7 +321,7 @@ def _within(outer: Fields, key: str) -> Fields:
 
 def _released(outer: Fields, model: ModelShape) -> tuple[ModelShape, Values, Names]:
     """``model`` in the formats that its release says next to it, in its file or in its text tower's part."""
-    outer = Fields(outer.config, outer.where)  # quantisers' keys: none is reported as not read
+    outer = Fields(outer.config)  # quantisers' keys: none is reported as not read
     inner = outer.config.get("text_config")
     texts = (outer, outer.nested("text_config")) if isinstance(inner, Mapping) else (outer,)
     keys = ((one, key) for one in texts for key in ("quantization_config", QUANTISATION, "quantization"))

@@ -25,7 +25,7 @@ def reader(name: str) -> Any:
 
 def read_named(name: str, config: Config, where: str) -> Reading:
     """A model that the file names in a table of sizes, or whose sizes are in a section of it, and its training."""
-    row, fields = table("layouts")[name], Fields(config, where)
+    row, fields = table("layouts")[name], Fields(config)
     held = flat(row["defaults"] | given(config))
     check_allowed(row, held, fields)
     inline = row.get("given", "")
@@ -58,7 +58,7 @@ def _named(said: Sequence[str], fields: Fields) -> Config:
         if plain not in known:
             near = did_you_mean(plain, known)
             guess = f"did you mean {known[near]}?" if near else f"expected one of {', '.join(list(held)[:20])}"
-            raise InputError(f"is no model that is known here: {guess}", key, name, fields.where)
+            raise InputError(f"is no model that is known here: {guess}", key, name)
         held = held[known[plain]]
     return {**held, "name": name}
 
@@ -66,7 +66,7 @@ def _named(said: Sequence[str], fields: Fields) -> Config:
 def read(name: str, config: Config, where: str) -> Reading:
     """The model that the format's table makes of ``config``, under the names of the file."""
     row = table("layouts")[name]
-    outer = fields = Fields(config, where)
+    outer = fields = Fields(config)
     for key in filter(None, row.get("section", "").split(".")):
         fields = fields.nested(key)
     called = f"{at(config, 'name')} {at(config, 'run.name')} {[*fields.config]}"
@@ -120,7 +120,7 @@ def _in_file_terms(error: InputError, spelled: Words, fields: Fields) -> InputEr
         lambda found: f"--set {key if found[1] == error.key else fields.prefix + found[1]}",
         error.expected,
     )
-    return InputError(expected, key, error.value, fields.where)
+    return InputError(expected, key, error.value)
 
 
 def _plain(names: Words, held: Config) -> Words:

@@ -79,13 +79,14 @@ def stated(**values: Any) -> Values:
 class Fields:
     """A mapping read by key with its type demanded; absent keys take the model class's default.
 
+    An error names the key; who reads a file adds its name (``within``).
+
     Several names may be given where versions differ: the first present one counts. ``key_of`` says which it was.
     ``present``: keys of the file without a value, which a flag needs none of; ``flags``: those found so.
     ``asked`` collects every name asked for, present or not, dotted where nested: what is left was not read.
     """
 
     config: Config
-    where: str
     defaults: Config = field(default_factory=dict)
     prefix: str = ""
     asked: set[str] = field(default_factory=set)
@@ -106,7 +107,7 @@ class Fields:
         if default is not _MISSING:
             return default
         key = self.prefix + names[0]
-        raise InputError(f"expected this key; --set {key}=VALUE", key, where=self.where)
+        raise InputError(f"expected this key; --set {key}=VALUE", key)
 
     def required(self, *names: str) -> Any:
         """The ``raw`` value; InputError where there is none."""
@@ -118,7 +119,7 @@ class Fields:
 
     def error(self, expected: str, *names: str) -> InputError:
         """An error about the named field's value."""
-        return InputError(expected, self.key_of(*names), self.raw(*names), self.where)
+        return InputError(expected, self.key_of(*names), self.raw(*names))
 
     def refuse(self, wrong: object, expected: str, *names: str) -> None:
         """The named field's ``error`` where ``wrong`` holds."""
@@ -130,12 +131,12 @@ class Fields:
         value = self.raw(*names, default=default)
         if isinstance(value, list) and len(value) > 1 and all(one == value[0] for one in value):
             value = value[0]
-        return positive_int(value, self.key_of(*names), where=self.where)
+        return positive_int(value, self.key_of(*names))
 
     def optional(self, *names: str) -> int | None:
         """A positive integer, or None where it is null or absent."""
         value = self.raw(*names)
-        return None if value is None else positive_int(value, self.key_of(*names), where=self.where)
+        return None if value is None else positive_int(value, self.key_of(*names))
 
     def count(self, *names: str, default: int = 0) -> int:
         """An integer of zero or more; null is ``default``."""
@@ -213,7 +214,7 @@ class Fields:
         """The mapping under the first of ``names`` that is present."""
         value = self.raw(*names, default={})
         self.refuse(not isinstance(value, Mapping), "expected an object", *names)
-        return Fields(value, self.where, prefix=self.key_of(*names) + ".", asked=self.asked)
+        return Fields(value, prefix=self.key_of(*names) + ".", asked=self.asked)
 
     def automatic(self, *names: str) -> int | None:
         """A count; None where it is absent, zero or "auto", which leaves it to another file."""
@@ -291,15 +292,15 @@ class Reading:
         return tuple(one for one in (*self.notes, *sentences(self.unread)) if one.startswith(said))
 
 
-def reading(fields: "Fields", format_name: str, model: ModelShape, **said: Any) -> Reading:
-    """The answer of a reader of ``fields``, with the keys of dimensions that the model has.
+def reading(fields: "Fields", format_name: str, model: ModelShape, where: str, **said: Any) -> Reading:
+    """The answer of a reader of the ``fields`` of a file, with the keys of dimensions that the model has.
 
     ``said`` are further fields of Reading.
     """
     # A count of shared experts is no dimension: their width is the count's.
     held = {"shared_experts", *dimensions(model)}
     keys = {name: key for name, key in said.pop("keys").items() if name in held}
-    return Reading(model, format_name, fields.where, keys, asked=frozenset(fields.asked), **said)
+    return Reading(model, format_name, where, keys, asked=frozenset(fields.asked), **said)
 
 
 @frozen
@@ -532,7 +533,7 @@ OFF: Sequence[Any] = (None, 0, "", [], {}, "none")
 MOST_UNREAD = 1000
 
 
-def unread(config: Config, asked: Iterable[str], format_name: str, where: str) -> tuple[Unread, ...]:
+def unread(config: Config, asked: Iterable[str], format_name: str) -> tuple[Unread, ...]:
     """Keys of ``config`` (nested ones dotted) outside ``asked`` that are not known to be harmless in the format.
 
     A key that is off (false, null, 0, empty) changes nothing: it is named as a known one misspelt alone. InputError for
@@ -558,12 +559,12 @@ def unread(config: Config, asked: Iterable[str], format_name: str, where: str) -
             f"changes {matters[entry]} and is not read here" if entry else "is not known here and may change the model"
         )
         off = value in OFF
-        refuse(sizes and not off, f"{why}; --set {key}=null for the model without it", key, value, where=where)
+        refuse(sizes and not off, f"{why}; --set {key}=null for the model without it", key, value)
         meant = None if entry else misspelt(key, names, config)
         if meant or not off:
             found += [Unread(key, shorten(value), matters.get(entry), meant)]
         said = f"expected at most {MOST_UNREAD} keys that {format_name} does not have"
-        refuse(len(found) > MOST_UNREAD, said, where=where)
+        refuse(len(found) > MOST_UNREAD, said)
     return tuple(found)
 
 

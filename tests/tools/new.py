@@ -72,13 +72,13 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
             "from .reading import Fields, table\nfrom .reading import Reading, reading\n\n"
             'NAME = "{name}"\n\n_TABLE = table("formats")[NAME]\n\n\n'
             "def read(config: Mapping[str, Any], where: str) -> Reading:\n"
-            "    fields = Fields(config, where)\n"
+            "    fields = Fields(config)\n"
             '    hidden, heads, layers = fields.integer("hidden"), fields.integer("heads"), fields.layers("layers")\n'
             "    attention = AttentionShape(heads, heads, hidden // heads)  # SKELETON\n"
             "    block = Block(attention, MlpShape(4 * hidden), count=layers)\n"
             '    vocab = fields.integer("vocab")\n'
             '    model = ModelShape("llama", (Stack("decoder", hidden, (block,)),), vocab=vocab)\n'
-            '    return reading(fields, NAME, model, keys=_TABLE["dimensions"])\n',
+            '    return reading(fields, NAME, model, where, keys=_TABLE["dimensions"])\n',
         ),
         Insert("sizer/readers/__init__.py", _tuple_end("MODULES"), ', "{name}"'),
         Insert(

@@ -312,7 +312,7 @@ def read(config: Config, where: str) -> Reading:
     """Absent keys take Megatron's defaults: ffn 4h, or 64 floor(8h/3/64) with swiglu; MHA; tied embeddings."""
     unknown: Mapping[str, str] = config.get("_unknown", {})
     # In a script a flag has no value: what follows it is something else.
-    fields = Fields(config, where, present=frozenset(unknown if "_program" in config else ()))
+    fields = Fields(config, present=frozenset(unknown if "_program" in config else ()))
     fields.ignore(*SETTINGS * ("_deepspeed" in config))
 
     def lacking() -> list[str]:
@@ -336,6 +336,7 @@ def read(config: Config, where: str) -> Reading:
         fields,
         NAME,
         model,
+        where,
         keys={name: fields.key_of(*keys) for name, keys in KEYS.items()},
         workload=settled,
         longest=fields.optional("seq_length", "encoder_seq_length"),
