@@ -543,7 +543,11 @@ def _called(example_inputs: object, where: str) -> tuple[Sequence[Any], Named, S
     """The positional and named arguments of one forward call, and its sequences and tokens (b, s)."""
     from shapes.trace.result import batch_and_sequence
 
-    refuse(example_inputs is None, "expected example_inputs: the arguments of one forward call", where=where)
+    refuse(
+        example_inputs is None,
+        "expected example_inputs: the arguments of one forward call, as torch.zeros(4, 2048, dtype=int)",
+        where=where,
+    )
     named = example_inputs if isinstance(example_inputs, Mapping) else {}
     listed = example_inputs if isinstance(example_inputs, tuple | list) else (example_inputs,)
     positional = () if named else listed

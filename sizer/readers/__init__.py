@@ -234,7 +234,7 @@ def _format_of(config: Config) -> str | Config:
         return row
     near = sorted(claims, key=lambda name: len(lacks[name]) / len(claims[name]["all"]))
     said = "; ".join(
-        f"{name} without {', '.join(' or '.join(one.split('|')[:4]) for one in lacks[name][:3])}"
+        f"{name} without {', '.join(one.split('|')[0] for one in lacks[name][:3])}"
         for name in near[:2]
         if len(lacks[name]) < len(claims[name]["all"])
     )
@@ -252,14 +252,18 @@ def plain_mapping(source: object) -> tuple[Config, str]:
     if callable(getattr(source, "named_parameters", None)):
         # A transformers model knows its own configuration.
         inner = getattr(source, "config", None)
-        refuse(inner is None, "expected example_inputs: the arguments of one forward call", where=named)
+        refuse(
+            inner is None,
+            "expected example_inputs: the arguments of one forward call, as torch.zeros(4, 2048, dtype=int)",
+            where=named,
+        )
         return plain_mapping(inner)[0], named
     if not isinstance(source, type):
         to_dict = getattr(source, "to_dict", None)
         if callable(to_dict) and isinstance(found := to_dict(), Mapping):
             return found, named
-        if dataclasses.is_dataclass(source) and not isinstance(source, type):
-            return dataclasses.asdict(source), named
+        if dataclasses.is_dataclass(source):
+            return dataclasses.asdict(source), named  # type: ignore[arg-type] # no class comes here
         held = getattr(source, "__dict__", None)
         if held and not callable(source):
             return {key: value for key, value in held.items() if not key.startswith("_")}, named
