@@ -401,6 +401,15 @@ ARGS = f'"--model", {QWEN}, --tensor-parallel-size, 4, --port, "8000"'
         (f"envs: {{M: {QWEN}, N: 2}}\nrun: |\n  vllm serve $M --tensor-parallel-size $N", 2),
         (f"run: lmdeploy serve api_server {QWEN} --tp 2 --server-port 80", 2),
         (f"services: {{vllm: {{image: vllm/vllm-openai, command: --model {QWEN} --port 8000}}}}", 1),
+        (f"services: {{w: {{command: [python3, -m, dynamo.vllm], args: [--model, {QWEN}]}}}}", 1),
+        (f"kind: VLLMRuntime\napiVersion: a/v1\nspec: {{tensorParallelSize: 2, model: {{modelURL: {QWEN}}}}}", 2),
+        ("services: {nim: {image: 'nvcr.io/nim/qwen/qwen3-0.6b:1.2'}}", 1),
+        ("apiVersion: a/v1\nspec: {modelPuller: nvcr.io/nim/qwen/qwen3-0.6b, model: {tensorParallelism: '2'}}", 2),
+        (
+            f"scenario: [{{common: {{model: {{name: m, huggingfaceId: {QWEN}}}}}, "
+            "modelservice: {decode: {parallelism: {tensor: 4}}}}]",
+            4,
+        ),
         (f"services: {{w: {{entrypoint: [python3, serve.py, --model-path, '${{A:-{QWEN}}}', --port, '1']}}}}", 1),
         (
             CONTAINER.format(
@@ -425,6 +434,68 @@ def test_a_manifest_is_read_as_the_server_that_its_containers_run(text: str, t: 
     assert (reading.workload["phase"], reading.workload.get("t", 1)) == ("decode", t)
 
 
+def test_what_an_image_serves_may_be_quantised_and_that_is_said(tmp_path: Path) -> None:
+    reading = read(tmp_path, "services: {nim: {image: 'nvcr.io/nim/qwen/qwen3-0.6b:1.2'}}")
+    assert any("may be quantised as they load" in one for one in reading.notes)
+
+
+def test_of_a_sweep_what_its_runs_share_is_read_and_the_rest_is_named(tmp_path: Path) -> None:
+    """W&B's: program, method and parameters, each with a value or with several."""
+    text = f"""program: train.py
+method: grid
+parameters: {{model_id: {{value: {QWEN}}}, micro_batch_size: {{value: 2}}, max_seq_len: {{values: [512, 1024]}}}}
+"""
+    found = read(tmp_path, text)
+    assert (found.model.layers, found.workload) == (28, {"b": 2})
+    assert any(one.key == "sweep" and "max_seq_len" in one.value for one in found.unread)
+    with pytest.raises(NoModel, match="speaks of a released model"):
+        read(tmp_path, text.replace(f"value: {QWEN}", f"values: [{QWEN}, facebook/opt-125m]"))
+    # Another program's method has parameters of its own.
+    assert read(tmp_path, f"model_id: {QWEN}\nmethod: lora\nparameters: {{r: 8}}\nlr: 1\n").model.layers == 28
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("teacher_model: {_component_: torchtune.models.llama3_1.llama3_1_8b}", "teacher_model._component_"),
+        ("teachers: [{model_name: Qwen/Qwen3-8B}]", "teachers"),
+        (f"critic: {{model_name_or_path: {QWEN}}}", "critic.model_name_or_path"),
+        ("adv_estimator: gae", "adv_estimator"),
+        ("kl_loss_coef: 0.1", "kl_loss_coef"),
+        ("use_dora: true", "use_dora"),
+        ("peft: {exclude_modules: ['*out_proj*']}", "peft.exclude_modules"),
+        ("megatron_cfg: {num_layers_in_last_pipeline_stage: 9}", "megatron_cfg.num_layers_in_last_pipeline_stage"),
+        ("ray_num_workers: 4", "ray_num_workers"),
+        ("generation: {vllm_cfg: {precision: fp8}}", "generation.vllm_cfg.precision"),
+        ("loss: {_component_: torchtune.modules.loss.LinearCrossEntropyLoss}", "loss._component_"),
+    ],
+)
+def test_what_a_recipe_runs_besides_its_step_is_named(text: str, key: str, tmp_path: Path) -> None:
+    found = read(tmp_path, f"{TRL}learning_rate: 1\n{text}\n")
+    assert key in [one.key for one in found.unread]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("pure_bf16: true", {"precision": "bf16", "optimizer": "adamw-bf16"}),
+        ("use_muon: true", {"optimizer": "muon"}),
+        ("enable_liger_kernel: true", {"loss": "fused"}),
+        ("attn_implementation: eager", {"attention": "eager"}),
+        ("flash_attn: disabled", {"attention": "eager"}),
+        ("flash_attn: fa2", {}),
+        ("per_device_train_batch_size: '2'", {"b": 2}),  # as SageMaker's hyperparameters are
+    ],
+)
+def test_a_trainers_switch_is_read_as_the_workload_that_it_makes(text: str, said: Any, tmp_path: Path) -> None:
+    assert read(tmp_path, f"{TRL}learning_rate: 1\n{text}\n").workload == said
+
+
+def test_a_recipe_whose_quantisation_is_a_section_is_read(tmp_path: Path) -> None:
+    found = read(tmp_path, f"model: {QWEN}\nmax_model_len: 64\nquantization: {{bits: 4}}\n")
+    assert found.model.layers == 28
+
+
 def test_of_several_served_models_the_first_is_read_and_that_is_said(tmp_path: Path) -> None:
     text = f"servingEngineSpec: {{modelSpec: [{{modelURL: {QWEN}}}, {{modelURL: facebook/opt-125m}}]}}"
     reading = read(tmp_path, text)
@@ -440,6 +511,8 @@ def test_of_several_served_models_the_first_is_read_and_that_is_said(tmp_path: P
         (CONTAINER.format(image="x", command="args: [--port, '80']"), "states a model"),
         (CONTAINER.format(image="x", command="args: [--model=$(MODEL_ID), --port=1]"), "a path is not followed"),
         ("apiVersion: v1\nspec: {url: https://example.org/a/b}\n", "known formats"),
+        ("apiVersion: v1\nspec: {args: [ollama, pull, 'mistral:7b-instruct']}\n", "speaks of ollama's mistral:7b"),
+        ("{{- if .Values.on }}\napiVersion: v1\n{{- end }}\n", "it is a template: give the values that fill it"),
     ],
 )
 def test_a_manifest_without_a_model_is_refused_in_a_line(text: str, said: str, tmp_path: Path) -> None:
@@ -648,6 +721,27 @@ def test_torchtunes_qlora_has_a_base_of_four_bits(tmp_path: Path) -> None:
     text += "checkpointer: {{checkpoint_dir: /tmp/Meta-Llama-3.1-8B-Instruct/}}\nbatch_size: 2\n"
     said = [read(tmp_path, text.format(q)).workload for q in ("", "q")]
     assert [(one["finetune"], one["b"], one["lora_rank"]) for one in said] == [("lora", 2, 8), ("qlora", 2, 8)]
+    assert said[1]["base"] == "nf4-16"  # TorchAO's: what is not in 4 bits stays as it is loaded
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [("torch.optim.AdamW", "adamw-bf16"), ("bitsandbytes.optim.PagedAdamW", None), ("torchao.optim.AdamW8bit", None)],
+)
+def test_torchtunes_dtype_is_that_of_weights_and_moments(optimizer: str, said: str | None, tmp_path: Path) -> None:
+    """Bitsandbytes' moments are fp32 whatever the weights are in."""
+    text = f"""model: {{_component_: torchtune.models.llama3_1.llama3_1_8b}}
+checkpointer: {{checkpoint_dir: /tmp/Meta-Llama-3.1-8B-Instruct/}}
+optimizer: {{_component_: {optimizer}}}
+optimizer_in_bwd: true
+dtype: bf16
+"""
+    found = read(tmp_path, text)
+    known = {"torchao.optim.AdamW8bit": "adamw-8bit"}.get(optimizer, said)
+    assert (found.workload["precision"], found.workload.get("optimizer")) == ("bf16", known)
+    assert any("optimizer_in_bwd" in one for one in found.notes)
+    plain = read(tmp_path, text.replace("dtype: bf16", "dtype: fp32")).workload
+    assert (plain["precision"], plain["dtype"]) == ("fp32", "fp32")
 
 
 def test_a_training_scripts_degree_does_not_make_it_a_server(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def workload(row: Config, held: Config, fields: Fields) -> tuple[Values, list[st
     """(the fields of a workload that the row's expressions make of a file's keys, notes)."""
     said = row.get("workload", {})
     found, used = expressed(said, held, {}, [key for key, value in held.items() if isinstance(value, str)])
-    fields.ignore(*(one.replace("__", ".") for one in used))
+    fields.ignore(*(one.replace("__", ".") for one in used.difference(row.get("optimizer", ()))))
     settled = {}
     for key, value in found.items():
         size = whole(value)

@@ -311,9 +311,8 @@ class Tree:
             raise InputError("expected fewer levels of nesting") from None
         check_depth(found)
         # Sections that launchers wrap a trainer's settings in, the outer one first.
-        for key in ("recipes", "training_config") if self.names else ("parameters",) if "command" in found else ():
-            if isinstance(inner := found.pop(key, None), Mapping):
-                found = merged(inner, found)
+        for key in ("recipes", "training_config") if self.names else ("scenario", "parameters"):
+            found = _unwrapped(found, key)
         found = {key: _referenced(value, found, found) for key, value in found.items()}
         named, modules = str(found.get("model_name") or "default"), found.get("modules")
         if "base_emb_dim" in found and named != "default":  # MaxText's
@@ -454,6 +453,24 @@ class Tree:
             if isinstance(name := module.get(key), str):
                 found = merged(found, self._whole(f"primus/configs/{kind}/{module['framework']}/{name}", key))
         return merged(found, module.get("overrides") or {})
+
+
+def _unwrapped(found: Values, key: str) -> Values:
+    """``found`` over what its section ``key`` has, or the one mapping of that list (llm-d's scenario).
+
+    Of a sweep's parameters those with one value are read; the others stay under ``sweep``.
+    """
+    inner = found.get(key)
+    if isinstance(inner, list):
+        inner = inner[0] if len(inner) == 1 else None
+    elif key == "scenario" or (key == "parameters" and found.keys().isdisjoint({"command", "method"})):
+        return found
+    if not isinstance(inner, Mapping):
+        return found
+    if "method" in found and all(isinstance(one, Mapping) for one in inner.values()):
+        same = {name: one["value"] for name, one in inner.items() if "value" in one}
+        inner = {**same, **stated(sweep=[without(inner, same)])}
+    return merged(inner, without(found, [key]))
 
 
 def _listed(value: Any) -> list[Any]:

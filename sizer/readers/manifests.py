@@ -14,6 +14,10 @@ _TABLE = FORMATS["manifests"]
 _NAME = r"(?:hf://)?[\w.-]+/[\w.-]+"
 #: The name of the served model, before options of the container that serves it.
 _SERVED = r"(?m)(^vllm serve \S+ --port 8000$)\n+(?=--(?!model))"
+#: A model that is served, named again in a section within.
+_AGAIN = r"(?m)^(vllm serve \S+ --port 8000)(.*)(?:\n+\1$)+"
+#: The model of a NIM, which is its image's name.
+_NIM = r"nvcr\.io/nim/([\w.-]+/[\w.-]+)"
 
 
 def script(config: Config) -> str:
@@ -22,7 +26,8 @@ def script(config: Config) -> str:
         given = config.get("envs")
         pairs = {"SKYPILOT_NODE_RANK": 0, **(given if isinstance(given, Mapping) else {})}.items()
         return "\n".join([*(f"{key}={shlex.quote(str(one))}" for key, one in pairs), task])
-    return re.sub(_SERVED, r"\1 ", "\n".join(_commands(config))).strip()
+    served = re.sub(_SERVED, r"\1 ", "\n".join(_commands(config)))
+    return re.sub(_AGAIN, r"\1\2", served).strip()
 
 
 def _commands(value: Any) -> Iterator[str]:
@@ -32,9 +37,12 @@ def _commands(value: Any) -> Iterator[str]:
             for one in _listed(value.get("env"))
             if isinstance(one, Mapping) and "value" in one
         }
-        named = (str(at(value, key)) for key in _TABLE["models"])
+        named = [one for key in _TABLE["models"] if re.fullmatch(_NAME, one := str(at(value, key)))]
         words = [f"{key}={shlex.quote(one)}" for key, one in env.items() if value.get("command")]
-        words += [f"vllm serve {one} --port 8000" for one in named if re.fullmatch(_NAME, one)]
+        words += [f"vllm serve {one} --port 8000" for one in named]
+        nims = [nim for key in _TABLE["images"] if (nim := re.match(_NIM, str(value.get(key))))]
+        words += [f"vllm serve {nim[1]} --port 8000 --quantization profile" for nim in nims]
+        words += [f"--tensor-parallel-size={at(value, key)}" for key in _TABLE["degrees"] if words and at(value, key)]
         if re.search("text-generation|tgi", str(value.get("image"))):  # it takes its options of the environment too
             words += [f"--{key.lower()}={shlex.quote(one)}" for key, one in env.items()]
         words += [one for one in env.values() if one.startswith("--")]  # VLLM_ADDITIONAL_ARGS

@@ -392,10 +392,17 @@ def at(config: Config, key: str) -> Any:
 
 
 def in_use(config: Config) -> Values:
-    """``config`` without what sections hold that say that they are off (of NeMo-RL's two backends one is)."""
+    """``config`` without what sections hold that say that they are off (of NeMo-RL's two backends one is).
+
+    Digits given as text are numbers (environments, SageMaker's hyperparameters).
+    """
     flags = config.keys() & {"enable", "enabled"}
     held = {key: config[key] for key in flags} if False in map(config.get, flags) else config
-    return {key: in_use(one) if isinstance(one, Mapping) else one for key, one in held.items()}
+    return {key: in_use(one) if isinstance(one, Mapping) else _counted(one) for key, one in held.items()}
+
+
+def _counted(value: Any) -> Any:
+    return int(value) if isinstance(value, str) and re.fullmatch(r"[1-9][0-9]{0,8}", value) else value
 
 
 def underscored(config: Config) -> Values:
@@ -469,11 +476,13 @@ def is_released(name: str) -> bool:
 def speaks_of(text: str) -> str:
     """A clause on the first released model that a text, its comments left out, speaks of; empty for none.
 
-    It speaks of one by its organisation and name.
+    It speaks of one by its organisation and name, else one of ollama's.
     """
     said = re.sub("(?m)(^|[ \t])#.*", "", text)
     named = filter(is_released, re.findall(r"(?:(?<![\w./-])|(?<=:-))\w[\w.-]*/[\w.-]*\w", said))
-    return next((f"; it speaks of a released model: sizer check {one}" for one in named), "")
+    ollama = re.search(r"[\s\"'=]([a-z][\w.-]*:\d[\w.]*b)\b", said) if "ollama" in said else None
+    own = f"; it speaks of ollama's {ollama[1]}, whose bits it does not hold: sizer check its base" if ollama else ""
+    return next((f"; it speaks of a released model: sizer check {one}" for one in named), own)
 
 
 def named_plainly(config: Config) -> Config | None:

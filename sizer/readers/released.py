@@ -134,7 +134,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
             # A base in the 4 bits that the recipe loads it in (unsloth's keep some layers in 16).
             called = re.sub("(-unsloth)?-bnb-4bit$", "", called)
         reading = read(called)
-        loaded = row.get("loaded", {}).get(at(config, "quantization"))
+        loaded = row.get("loaded", {}).get(str(at(config, "quantization")))
         if loaded and "quantization_config" not in reading.config:
             reading, config = read(called + loaded), {**config, "_quantization": loaded}
     except InputError as error:
@@ -272,7 +272,7 @@ def _further(reading: Reading, name: str, config: Config, read: Names, row: Conf
         if key in read:
             if unclear or "${" in shown:
                 yield Unread(key, shown, LACKS)
-        elif place[:1] != "_" and not ({key, place} & said or (last, str(value)) in same):
+        elif place[:1] != "_" and not ({key, place} & said or ("critic" not in place and (last, str(value)) in same)):
             spelled = f"{place[:200]}={str(value)[:200].replace('=', ':')}".lower()
             what = next((what for what, one in words["telling"].items() if re.search(one, spelled)), "")
             refuse(

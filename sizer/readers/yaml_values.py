@@ -35,6 +35,7 @@ def parse_yaml(text: str) -> object:
             found += filter(None, [builder.value(loader.get_node())])
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        line += "; it is a template: give the values that fill it (values.yaml)" * ("{{" in text)
         raise InputError(f"expected JSON or YAML: {error.problem}{line}") from None
     except yaml.YAMLError:
         raise InputError("expected JSON or YAML") from None
