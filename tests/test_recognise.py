@@ -651,6 +651,21 @@ def test_parts_that_did_not_run_count_in_parameters_and_are_named() -> None:
     assert found.model.parameters == sum(one.numel() for one in class_.parameters())
 
 
+def test_layers_that_do_not_run_leave_the_others_of_their_kind_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """mllama's layers that read images do not run without any; a few of all layers show them all."""
+    from shapes.trace import recognise_config, repeats
+
+    text = {**SMALL, "num_hidden_layers": 12, "cross_attention_layers": [1, 4, 7, 10]}
+    asked = {"model_type": "mllama", "text_config": text}
+    found = recognise_config(asked)
+    assert found.model is not None
+    assert found.held == tuple(f"model.layers.{layer}" for layer in (1, 4, 7, 10))
+    assert found.model.layers == 8
+    monkeypatch.setattr(repeats, "_kept", lambda *_: None)
+    whole = recognise_config(asked)
+    assert (whole.model, whole.held, whole.parameters) == (found.model, found.held, found.parameters)
+
+
 def _torchs_own() -> dict[str, tuple[Any, int]]:
     """torch's own modules, and how many sequences of hidden states each is called with."""
     layers = {"batch_first": True, "dim_feedforward": 96, "dropout": 0.0}

@@ -217,17 +217,16 @@ def prove(subject: Provable, cut: Cut | None = None) -> Proof:
     reader = Recogniser(graph, module, subject.name, lengths[0])
     model, problems = reader.read(), reader.left
     stands_for = cut.stands_for if cut else {}
-    parameters = sum(_times(path, stands_for) * graph.size(path) for path in graph.used)
+    parameters, held = sum(_times(path, stands_for) * graph.size(path) for path in graph.used), reader.held()
     if model and not problems and (line := difference(model, graph, subject, lengths, dtype)):
         problems = {"": line}
     if problems:
         model = None
     elif model and cut:
-        model = _whole(model, cut)
+        model = _whole(model, cut, held)
         refuse(model.parameters != parameters, f"{model.parameters:,} parameters recognised of {parameters:,}")
-    return Proof(
-        model, _unproven(graph, problems, module, stands_for), parameters, reader.held(), dtype=dtype, module=module
-    )
+    unproven, held = _unproven(graph, problems, module, stands_for), cut.of_whole(held) if cut else held
+    return Proof(model, unproven, parameters, held, dtype=dtype, module=module)
 
 
 def recorded(subject: Provable) -> tuple[Graph, Pair, str]:
@@ -277,9 +276,9 @@ def _times(path: str, stands_for: Sizes) -> int:
     return next((times for layer, times in stands_for.items() if path.startswith(f"{layer}.")), 1)
 
 
-def _whole(model: ModelShape, cut: Cut) -> ModelShape:
+def _whole(model: ModelShape, cut: Cut, held: Items) -> ModelShape:
     """``model`` with all its layers; InputError where those that are there do not say what they are."""
-    wholes = [cut.whole(each_layer(stack.blocks)) for stack in model.stacks]
+    wholes = [cut.whole(each_layer(stack.blocks), held) for stack in model.stacks]
     refuse(sum(map(bool, wholes)) != len(cut.containers), "layers of one kind that are not alike")
     stacks = (
         replace(stack, blocks=run_lengths(layers)) if layers else stack

@@ -125,12 +125,22 @@ class Cut:
         weights = {at: 1 + self.kinds.count(kind) - kinds.count(kind) for kind, at in last.items()}
         return {f"{one}.{at}": weights.get(at, 1) for one in self.containers for at in range(len(kinds))}
 
-    def whole(self, layers: Sequence[T]) -> list[T] | None:
-        """The whole's layers by the kept ones of the same kind; None where two of a kind differ."""
-        of = dict(zip(self.kept, layers))  # noqa: B905 - the shorter ends it
-        if len(layers) != len(self.kept) or any(one != of[self.kinds[place]] for place, one in of.items()):
+    def of_whole(self, held: Items) -> Items:
+        """Modules ``held`` without having run: of the kept layers among them all those of the whole that are alike."""
+        found = []
+        for path in held:
+            above, _, at = path.rpartition(".")
+            kinds = {self.kinds[self.kept[int(at)]]} if above in self.containers else set()
+            found += [f"{above}.{place}" for place, kind in enumerate(self.kinds) if kind in kinds] or [path]
+        return tuple(dict.fromkeys(found))
+
+    def whole(self, layers: Sequence[T], held: Items) -> list[T] | None:
+        """The whole's layers by the kept ones alike that are not ``held``; None where two of a kind differ."""
+        ran = [place for at, place in enumerate(self.kept) if not {f"{one}.{at}" for one in self.containers} & {*held}]
+        of = dict(zip(ran, layers))  # noqa: B905 - the shorter ends it
+        if len(layers) != len(ran) or any(one != of.get(self.kinds[place]) for place, one in of.items()):
             return None
-        return [of[kind] for kind in self.kinds]
+        return [of[kind] for kind in self.kinds if kind in of]
 
 
 class _Few(nn.ModuleList):
