@@ -134,6 +134,14 @@ def table_of(module: str, name: str) -> Any:
     return content(path) if path.suffix == ".toml" else json.loads(path.read_text("utf-8"))
 
 
+def check_bounds(**numbers: float | None) -> None:
+    """InputError for one of ``numbers`` that is outside of its bounds (bounds.toml); None was not said."""
+    for name, value in numbers.items():
+        one = content(DATA / "bounds.toml")[name]
+        wrong = value is not None and not eval(one["holds"], {}, {"value": value})
+        refuse(wrong, one["expected"], one.get("key", name), value)
+
+
 def _as_it_is(data: Named, where: str) -> Named:
     return data
 

@@ -32,7 +32,7 @@ from shapes.errors import InputError, refuse
 from shapes.frozen import Ints, Items, Named, Triple, Values, frozen
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators.types import Attention, Gemm, GroupedGemm, Phase
-from shapes.toml_table import DATA, Table, content
+from shapes.toml_table import DATA, Table, check_bounds, content
 from shapes.workload import Workload
 
 from .jobs import ATTENTION, EXPERTS, Direction, Job, MemoryBound, Part, by_key, head, swiglu
@@ -57,7 +57,7 @@ class Suite:
 def load_suite(path: Path, scale: float = 1.0) -> Suite:
     """The suite in ``path`` with its sizes multiplied by ``scale`` (0 < scale <= 1; for a dry run)."""
     where = str(path)
-    refuse(not 0 < scale <= 1, "expected a number above 0 and at most 1", "--scale", scale)
+    check_bounds(scale=scale)
     top = Table(content(path), where)
     settings: Values = {key: top.number(key) for key in ("precision", "time_s") if top.has(key)}
     settings |= {key: top.integer(key) for key in ("interleave", "least_samples") if top.has(key)}

@@ -7,9 +7,9 @@ libraries allocate past torch. vLLM prints each as it starts.
 from functools import partial
 
 from shapes.device import Device
-from shapes.errors import refuse
 from shapes.frozen import Ints, replace
 from shapes.model import ModelShape
+from shapes.toml_table import check_bounds
 from shapes.workload import Workload
 
 from . import GIB, largest_size, memory
@@ -49,7 +49,7 @@ def _largest(
     key: str, model: ModelShape, workload: Workload, device: Device, utilization: float, weight_dtype: str | None = None
 ) -> int | None:
     """The largest size of a field that an engine's share of the device holds; 0: not the least; None: any number."""
-    refuse(not 0 < utilization <= 1, "expected a share, above 0 and up to 1", "memory_utilization", utilization)
+    check_bounds(memory_utilization=utilization)
     bounds = (LONGEST_SEARCHED, 1 + workload.speculative) if key == "context" else ()
     return largest_size(
         lambda size: engine_bytes(model, replace(workload, s=1, **{key: size}), weight_dtype),

@@ -27,7 +27,7 @@ from shapes.operators import operators
 from shapes.operators.types import needed_flops
 from shapes.step import Pricer, StepCost
 from shapes.step.stack import SoftwareStack
-from shapes.toml_table import table_of
+from shapes.toml_table import check_bounds, table_of
 from shapes.workload import Workload, check_batch, workload_fields
 from sizer.printing import Printable
 from sizer.subject import Subject, read_subject, run_on
@@ -164,12 +164,6 @@ def check_possible(least: Utilization, step_s: float, gpus: int, device: Device,
         "step_time",
         step_s,
     )
-
-
-def positive_amounts(**amounts: float | None) -> None:
-    """InputError for one of ``amounts`` that is not None and no positive number."""
-    for key, value in amounts.items():
-        refuse(value is not None and not 0 < value < 1e18, "expected a positive number", key, value)
 
 
 @frozen
@@ -339,7 +333,7 @@ def mfu(
     gpus, global_batch = (positive_int(run.get(key), key, 2**31) for key in ("gpus", "global_batch"))
     target = load_device(device)
     log, step_s = (step_time, step_time.median_s) if isinstance(step_time, StepTimes) else (None, step_time)
-    positive_amounts(step_time=step_s, params=params)
+    check_bounds(step_time=step_s, params=params)
     if config is not None:
         # Counts cover a whole step; only its explanation needs the microbatch.
         run |= {} if explain else {"b": 1}

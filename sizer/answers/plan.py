@@ -31,12 +31,12 @@ from shapes.program import REQUESTS
 from shapes.step import Pricer
 from shapes.step.serving import Load, ServingStack, load_serving_stack, served, serving_load
 from shapes.step.stack import SPREAD_STACK, SoftwareStack, load_stack
-from shapes.toml_table import table_of
+from shapes.toml_table import check_bounds, table_of
 from shapes.workload import Implementation, Workload, option_of, saving, workload_fields
 from sizer.printing import Printable
 from sizer.subject import read_subject, run_on
 
-from .mfu import operator_count, positive_amounts
+from .mfu import operator_count
 
 #: Microbatches beyond this many sequences, or tokens a rank, are not tried: products are long since tall enough.
 LARGEST_MICROBATCH, MOST_TOKENS = 64, 2**15
@@ -44,8 +44,6 @@ LARGEST_MICROBATCH, MOST_TOKENS = 64, 2**15
 TALL_TOKENS = 4096
 #: Tokens of a sequence that a context-parallel rank keeps at least: shorter shares are all communication.
 LEAST_TOKENS = 2048
-#: Tokens drafted a step: beyond it none is accepted.
-MOST_DRAFTED = 64
 #: Tokens of a prompt that is served, where nobody says.
 PROMPT = 1024
 #: Requests that an engine's scheduler runs at once at most, a rank: those that vLLM's and TensorRT-LLM's take.
@@ -333,9 +331,7 @@ def _asked(found: Values, *serving: Any) -> ServingRequest:
     prompt = positive_int(found.pop("s", PROMPT), "s", 2**31)
     context = positive_int(found.pop("context", 2 * prompt), "context", 2**31)
     refuse(context <= prompt, f"expected more than the prompt's {prompt} tokens", "context", context)
-    positive_amounts(ttft=ttft, tpot=tpot)
-    refuse(not 0 <= (acceptance or 0) <= 1, "expected a probability", "acceptance", acceptance)
-    refuse(not 0 <= (drafted or 0) <= MOST_DRAFTED, f"expected 0 to {MOST_DRAFTED} tokens", "drafted", drafted)
+    check_bounds(ttft=ttft, tpot=tpot, acceptance=acceptance, drafted=drafted)
     share = UTILIZATION if utilization is None else utilization
     return ServingRequest(
         engine or "vllm", prompt, context - prompt, ttft, tpot, share, drafted or 0, acceptance or 0.0
@@ -362,7 +358,7 @@ def plan(
     what a whole training takes, ``price`` being USD a device hour. ``splits``: only those of these workloads
     (none: all). Raises InputError where no split of the devices and the global batch exists at all.
     """
-    positive_amounts(tokens=tokens, price=price)
+    check_bounds(tokens=tokens, price=price)
     again = partial(plan, device=device, gpus=gpus, global_batch=global_batch, base=base, stack=stack, **options)
     wanted = {*map(_DEGREES, splits)}
     saved_by = options.pop("implementation", base.implementation)

@@ -8,6 +8,7 @@ from shapes.errors import one_of, positive_int, refuse
 from shapes.frozen import Named, Values, replace
 from shapes.keywords import WorkloadKeywords
 from shapes.step.stack import SoftwareStack, load_stack
+from shapes.toml_table import check_bounds
 from shapes.workload import Workload, option_of, workload_fields
 
 from .pricing import EXHAUSTIVE, QUIET, Layouts, Progress
@@ -188,12 +189,7 @@ def _used(what: str, config: object, params: float | None, dimensions: dict[str,
         "params",
         params,
     )
-    refuse(
-        params is not None and not 0 < params < MOST_PARAMETERS,
-        f"expected a positive number below {MOST_PARAMETERS:g}",
-        "params",
-        params,
-    )
+    check_bounds(params=params)
     if config is None and params is None and what == "swiglu":
         for name in DIMENSIONS[1:]:
             refuse(

@@ -21,6 +21,7 @@ from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape
 from shapes.operators import operators
 from shapes.operators.types import Gemm, GroupedGemm
 from shapes.program import REQUESTS
+from shapes.toml_table import check_bounds
 from shapes.workload import Workload
 
 from .pricing import Progress, TimedCandidate, Times, rebuilt
@@ -129,13 +130,7 @@ class Measured:
 
     def __post_init__(self) -> None:
         one_of(self.strategy, STRATEGIES, "strategy")
-        refuse(not 0 < self.regret < 1, "expected more than 0 and less than 100%", "--limit regret", self.regret)
-        refuse(
-            not 0.5 <= self.confidence <= 0.999,
-            "expected a share from 0.5 to 0.999",
-            "--limit confidence",
-            self.confidence,
-        )
+        check_bounds(regret=self.regret, confidence=self.confidence)
 
     @property
     def _limit_s(self) -> float:

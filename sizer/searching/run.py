@@ -22,6 +22,7 @@ from shapes.operators import operators
 from shapes.program import REQUESTS
 from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack, load_stack
+from shapes.toml_table import check_bounds
 from shapes.workload import Workload
 from sizer.checking.checks import check_subject
 from sizer.checking.grading import Objections, context_of, objections, worse
@@ -191,19 +192,12 @@ class Query:
     quality: float | None
     layouts: Layouts | Callable[[], Layouts] | None
 
-    def __post_init__(self) -> None:
-        refuse(
-            self.training_budget is not None and not 0 < self.training_budget < 100,
-            "expected a share of the baseline's step (100%: no longer)",
-            "--limit training-budget",
-            self.training_budget,
-        )
-
 
 def find(baseline: Baseline, query: Query) -> SearchResult:
     """Answer the ``query``. InputError if no candidate is within the limits."""
     started, device, objective, measured = time.perf_counter(), query.device, query.objective, query.measured
     positive_int(query.top, "top")
+    check_bounds(training_budget=query.training_budget)
     device.peak(baseline.workload.dtype)  # InputError for a type that it has no figures for
     baseline, space, pricer, layouts, ways = _as_run(baseline, query)
     considered, budget = len(space.candidates), None if measured else query.training_budget

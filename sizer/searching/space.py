@@ -24,7 +24,7 @@ from shapes.model.resize import dimensions, resize
 from shapes.operators import layer_operators
 from shapes.operators.types import Operator
 from shapes.step.stack import SoftwareStack
-from shapes.toml_table import table_of
+from shapes.toml_table import check_bounds, table_of
 from shapes.workload import MOST_RANKS, Workload
 from sizer.readers.reading import tokenizer_size
 from sizer.subject import read_subject
@@ -336,15 +336,13 @@ class Limits:
 
     def __post_init__(self) -> None:
         low, high, aspect = self.low, self.high, self.aspect or (1.0, 1.0)
-        share = "expected a share between 0 and 1 (or a percentage up to 100%)"
-        refuse(not 0 <= self.tolerance <= 1, share, "--tolerance", self.tolerance)
+        check_bounds(tolerance=self.tolerance, step=self.step)
         refuse(
             low is not None and high is not None and low > high,
             "expected LOW:HIGH with LOW at most HIGH",
             "--range",
             f"{low}:{high}",
         )
-        refuse(self.step is not None and self.step < 1, "expected a positive integer", "--step", self.step)
         refuse(
             not 0 < aspect[0] <= aspect[1],
             "expected LOW:HIGH, positive, LOW at most HIGH",
