@@ -190,17 +190,18 @@ def read_subject(
     workload = workload_fields(workload)
     if callable(getattr(source, "named_parameters", None)):
         if example_inputs is not None or getattr(source, "config", None) is None:
-            return _of_module(source, example_inputs, dims, workload, stack, nearest=nearest)
+            return _run_by(_of_module(source, example_inputs, dims, workload, nearest=nearest), stack)
         source = source.config  # type: ignore[attr-defined]
     if trace:
         return _run_by(_traced_config(source, workload), stack)
     try:
-        return _of_reading(read_model(source, config_format=config_format), workload, stack, nearest=nearest)
+        found = _of_reading(read_model(source, config_format=config_format), workload, nearest=nearest)
     except NotUnderstood as error:
-        return _run_by(_traced_config(source, workload, error.proof), stack)
+        found = _traced_config(source, workload, error.proof)
+    return _run_by(found, stack)
 
 
-def _of_reading(reading: Reading, workload: Named, stack: str | SoftwareStack | None, *, nearest: bool) -> Subject:
+def _of_reading(reading: Reading, workload: Named, *, nearest: bool) -> Subject:
     if own := reading.rounds.get(workload.get("phase", "")):
         reading = replace(reading, workload=own)
     model, released = as_it_runs(reading.model, workload, reading.workload)
@@ -230,9 +231,9 @@ def _of_reading(reading: Reading, workload: Named, stack: str | SoftwareStack | 
             * _moves(reading, workload),
             *_instead(problems, runs),
         ),
-        given=frozenset((*reading.workload, *workload, *["stack"] * (stack is not None))),
+        given=frozenset((*reading.workload, *workload)),
         asked=settled if problems else None,
-        stack=load_stack(stack) if stack is not None else default_stack(reading.format, runs.spread, runs.compiled),
+        stack=default_stack(reading.format, runs.spread, runs.compiled),
     )
 
 
@@ -475,7 +476,6 @@ def _of_module(
     example_inputs: object,
     dims: Sizes | None,
     workload: Named,
-    stack: str | SoftwareStack | None,
     *,
     nearest: bool,
 ) -> Subject:
@@ -490,7 +490,7 @@ def _of_module(
         positive_int(size, f"dims[{name!r}]", where=where)
     try:
         recognised = read_module(module, example_inputs, workload.get("dtype"))
-        return _of_reading(recognised, workload, stack, nearest=nearest)
+        return _of_reading(recognised, workload, nearest=nearest)
     except NotUnderstood as error:
         proof = error.proof
     positional, keywords, ran = _called(example_inputs, where)
@@ -505,7 +505,7 @@ def _of_module(
         lambda: trace(module, *positional, phase=settled.phase, **keywords), Traced((), proof.parameters, None, where)
     )
     traced = replace(traced, notes=(*traced.notes, *notes), dimensions=dims or {})
-    return _run_by(_of_trace(traced, where, settled, proof.unproven, given=frozenset(workload)), stack)
+    return _of_trace(traced, where, settled, proof.unproven, given=frozenset(workload))
 
 
 def read_module(module: Any, example_inputs: object, dtype: str | None = None) -> Reading:
