@@ -11,6 +11,7 @@ import pytest
 
 from shapes.errors import InputError
 from sizer.readers import Source, python_code, read_config
+from sizer.readers.loading import Tree
 from sizer.readers.reading import LACKS, Values
 
 BRIDGE = """
@@ -374,9 +375,9 @@ def test_past_the_bound_of_expressions_nothing_is_told(monkeypatch: pytest.Monke
     What is called counts by its characters, so that a chain of calls costs what its text does.
     """
     text = "a = 1\nb = dict(c=dict(c=dict(c=2)))\n"
-    assert python_code.parse_code(text, "x.py", {})["b"]["c"]["c"]["c"] == 2
+    assert python_code.parse_code(text, "x.py", {}, Tree("x.py", None))["b"]["c"]["c"]["c"] == 2
     monkeypatch.setattr(python_code, "MAX_READ", 11)
-    assert python_code.parse_code(text, "x.py", {})["b"]["c"]["c"] is None
+    assert python_code.parse_code(text, "x.py", {}, Tree("x.py", None))["b"]["c"]["c"] is None
 
 
 FIRE = """
@@ -470,8 +471,43 @@ def test_what_the_program_alone_sets_is_known_and_what_it_may_set_is_not(tmp_pat
     found = read(tmp_path, GUARDED)
     assert (found.model.layers, found.workload["b"], found.workload["s"]) == (28, 2, 512)
     chosen = "if small:\n    name = 'Qwen/Qwen3-0.6B'\nelse:\n    name = 'Qwen/Qwen3-8B'\n"
-    with pytest.raises(InputError, match="speaks of a released model"):
+    with pytest.raises(InputError, match="its value is what line 1 decides"):
         read(tmp_path, chosen + "model = AutoModelForCausalLM.from_pretrained(name)\n")
+
+
+CHOOSES = """
+parser.add_argument("--size", default="small")
+args = parser.parse_args()
+try:
+    if args.size == "small":
+        name = "Qwen/Qwen3-0.6B"
+    else:
+        name = "Qwen/Qwen3-8B"
+except KeyError:
+    name = "Qwen/Qwen3-32B"
+batch = 2 if args.size == "small" else 4
+with torch.device("cuda"):
+    model = AutoModelForCausalLM.from_pretrained(name)
+{}
+"""
+TRAINER = "Trainer(model=model, args=TrainingArguments(per_device_train_batch_size=batch))"
+
+
+def test_branches_that_a_programs_options_decide_are_followed_and_others_are_not_told(tmp_path: Path) -> None:
+    found = read(tmp_path, CHOOSES.format(TRAINER))
+    assert (found.model.layers, found.workload["b"]) == (28, 2)
+    untold = CHOOSES.format(TRAINER).replace('args.size == "small"', "torch.cuda.is_available()")
+    with pytest.raises(InputError, match="is what line 5 decides, which the file does not hold; --set model"):
+        read(tmp_path, untold)
+    both = read(tmp_path, untold.replace("3-8B", "3-0.6B"))
+    assert both.model.layers == 28
+    said = {(one.value, one.changes) for one in both.unread}
+    assert said == {("what line 11 decides", "the tokens or the bytes of its step")}
+
+
+def test_a_program_that_generates_and_does_not_train_decodes(tmp_path: Path) -> None:
+    assert read(tmp_path, CHOOSES.format("model.generate(**inputs)")).workload == {"phase": "decode"}
+    assert "phase" not in read(tmp_path, CHOOSES.format(f"{TRAINER}\nmodel.generate(**inputs)")).workload
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from shapes.errors import InputError, within
 from shapes.model import MlaShape, MlpShape, MoeShape
 from sizer.readers import Reading, read_config
+from sizer.readers.loading import Tree
 from sizer.readers.megatron import parse_options
 from sizer.readers.shell import Script, Variables
 from tests.texts import read_text
@@ -146,7 +147,7 @@ def followed(text: str) -> str:
     """The refusal of a script; nothing where it is followed to its end."""
     try:
         with within("run.sh"):
-            Script(Variables({}), lambda _: None).follow(text)
+            Script(Variables({}), Tree("run.sh", None)).follow(text)
     except InputError as error:
         return str(error)
     return ""

@@ -1772,7 +1772,35 @@ def test_accelerates_settings_that_a_script_names_are_read(option: str, devices:
     said = {"zero": 3, "gpus": devices, "dtype": "bf16", "b": 2}
     assert ({key: found.workload[key] for key in said}, found.unread) == (said, ())
     (tmp_path / "zero3.yaml").write_text("lr: 1\n")
-    assert [one.key for one in read(tmp_path, script, "run.sh").unread] == ["config_file", "settings_file"]
+    assert [one.key for one in read(tmp_path, script, "run.sh").unread] == ["config_file"]
+
+
+LLAMA = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 8}
+LLAMA |= {"num_attention_heads": 8, "vocab_size": 32000}
+
+
+def test_files_of_settings_that_a_command_names_are_read(tmp_path: Path) -> None:
+    (tmp_path / "llama.json").write_text(json.dumps(LLAMA))
+    script = "torchrun --nproc_per_node 2 main.py --model_config configs/llama.json --lr 1 --batch_size 16\n"
+    found = read(tmp_path, script, "run.sh")
+    assert (found.model.layers, found.model.hidden, found.workload) == (
+        8,
+        512,
+        {"gpus": 2, "b": 16, "global_batch": 32},
+    )
+    assert "reads in llama.json" in found.notes
+    (tmp_path / "recipe.yaml").write_text(
+        "model_name_or_path: Qwen/Qwen3-0.6B\nmax_seq_length: 512\nlearning_rate: 1\n"
+    )
+    found = read(tmp_path, "python train.py recipe.yaml --max_seq_length=1024\n", "run.sh")
+    assert (found.model.layers, found.workload, found.unread) == (28, {"s": 1024}, ())
+
+
+def test_a_release_without_its_organisation_is_one_and_tests_that_cannot_be_told_are_said(tmp_path: Path) -> None:
+    script = "model=gpt2\nif [ $# -ge 1 ]; then\n  model=$1\nfi\npython chatbot.py --model_name_or_path $model\n"
+    found = read(tmp_path, script, "run.sh")
+    assert (found.model.model_type, found.workload) == ("gpt2", {"phase": "decode"})
+    assert "tests that only running could decide are taken as not holding (line 2)" in found.notes
 
 
 def test_deepspeed_settings_that_a_script_writes_are_not_those_of_another_run(tmp_path: Path) -> None:

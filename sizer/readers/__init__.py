@@ -140,7 +140,7 @@ def _parse(text: str, where: str, config_format: str | None, asked: Source) -> C
     if plain and (config_format == "nanogpt" or where.endswith((".py", ".ipynb"))):
         from .python_code import parse_code
 
-        found = parse_code(text, where, asked.settings)
+        found = parse_code(text, where, asked.settings, tree)
         said = found.pop("_commands", "") * ("Train" not in " ".join(found))  # what trains is no server
     elif plain and config_format in (None, "megatron") and _reader("megatron").is_script(text, where):
         found, said = {}, text
@@ -199,8 +199,9 @@ def _of_recipe(row: Config, config: Config, settings: Config, where: str) -> Rea
 
     own = {key: value for key, value in settings.items() if at(config, key) is not None}
     taken = {*own, *config.get("_variables", ())}
-    rest = without(settings, taken)
-    return read_recipe(row, with_settings(config, own), where, lambda name: read_config(name, settings=rest))
+    rest, config = without(settings, taken), with_settings(config, own)
+    built = config.pop("_built", None)  # a model's sizes, which the program has
+    return read_recipe(row, config, where, lambda name: read_config(built or name, settings=rest))
 
 
 def _format_of(config: Config) -> str | Config:

@@ -257,6 +257,8 @@ _ENTRY = r"(?s)(?:(override|optional) +)?([^@]*)@?(.*)"
 #: A choice within Hydra's defaults: ``${model_engine}_actor``.
 _CHOICE = r"\$\{(\w+)\}"
 _REFERENCE = r"\$\{(\.?\w+(?:\.\w+)*)\}"
+#: Keys that name a program's own settings, and no other program's.
+_OWN_FILES = "(?i)(?!deepspeed|config_file).*(?:conf|cfg|setting|recipe|yaml)"
 #: Hydra's header of a file: the section, told from the root, where what it holds belongs.
 _PACKAGE = r"\s*#[ \t]*@package[ \t]+(?!_group_)(?:_global_\.?)?(\S*)"
 #: NeMo's and torchforge's resolvers, their two numbers written out.
@@ -327,12 +329,26 @@ class Tree:
 
         They may be another machine's, or of the trainer's. Devices that a command gives go over accelerate's.
         """
-        for key in SETTINGS:
+        for key in SETTINGS * ("_serves" not in found):
             if (named := str(found.get(key))).endswith(_DATA) and (text := self.sourced(named)):
                 own = {"zero_optimization": {}, **parse_mapping(text, named), "_file": named}
                 if key != "config_file" or "distributed_type" in own:
                     own |= stated(num_processes=found.get("_devices"))
                     return {name: one for name, one in found.items() if one != named} | {key: True, "_deepspeed": own}
+        return found
+
+    def with_files(self, found: Values) -> Values:
+        """``found`` over the files of settings that it names; a model's configuration goes under ``_built``."""
+        for key, said in found.items():
+            for name in str(said).split() if re.match(_OWN_FILES, key) else ():
+                if name.endswith(_DATA) and (text := self.sourced(name)):
+                    with suppress(InputError):  # of another kind
+                        held = parse_mapping(text, name)
+                        found = {**found, key: None}
+                        if "model_type" in held:
+                            found = {"model_name": Path(name).stem, **found, "_built": held}
+                        elif "distributed_type" not in held:
+                            found = merged(held, found)
         return found
 
     def text(self, name: str, key: str) -> tuple[Path, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from shapes.errors import refuse
 
-from .loading import parse_mapping
+from .loading import Tree, parse_mapping
 from .reading import FORMATS, Config, Values, named_plainly, recipe_of, unknown, with_settings
 from .shell.words import OPERATORS
 
@@ -22,15 +22,16 @@ MAX_READ = 100_000
 _SIZES = FORMATS["names"]["sizes"]
 
 
-def parse_code(text: str, where: str, settings: Config) -> Values:
+def parse_code(text: str, where: str, settings: Config, tree: Tree) -> Values:
     """``n_layer = 12`` lines of a Python file, with names, ``dict(...)`` and arithmetic of numbers.
 
     Other lines are passed over. If they name no model, the result is that of the one function that does, or of
-    ``--set recipe=NAME``.
+    ``--set recipe=NAME``. ``tree``: of files of settings that its options name.
     """
     body = [*_statements(text, where)]
     refuse(not body, "expected Python assignments", where=where)
     file, made = _Code(body, text), {}
+    file.options = tree.with_files(file.options)
     # Neither what is not told nor a file's own constants.
     found = {
         name: value
@@ -45,7 +46,8 @@ def parse_code(text: str, where: str, settings: Config) -> Values:
         whole = file.options | found  # LoRA is often made deep inside
         if file.options.keys().isdisjoint(_SIZES) and named_plainly(whole):
             found = whole
-        return found | {"_assigned": True, "_commands": "\n".join(file.commands)}
+        runs = {kind: True for kind, one in FORMATS["names"]["code"].items() if re.search(one, text)}
+        return found | runs | {"_assigned": True, "_commands": "\n".join(file.commands)}
     chosen = settings.get("recipe", min(made) if len(made) == 1 else None)
     refuse(
         chosen not in made,
@@ -83,7 +85,7 @@ class _Code:
 
     def __init__(self, body: list[ast.stmt], text: str) -> None:
         self.functions = {}
-        self.names: Values = {}
+        self.names: Values = {"__name__": "__main__"}
         self.options: Values = {}
         self.commands = list[str]()
         self._read, self._text = 0, text
@@ -128,8 +130,9 @@ class _Code:
 
     def follow(self, body: list[ast.stmt], names: Values) -> Any:
         """Follow assignments in order, to names and attributes (``cfg.model.layers = 2``); the returned value."""
-        for node in body:
-            match node:
+        ahead = [*body]
+        while ahead:
+            match node := ahead.pop(0):
                 case ast.Return(said):
                     return self._value(said, names)
                 case ast.ClassDef(name, body=inner):
@@ -138,12 +141,26 @@ class _Code:
                         names[name] = own
                     else:
                         names["_class"] = name
-                case ast.FunctionDef("__init__", body=inner) | ast.If(ast.Compare(ast.Name("__name__")), inner):
+                case ast.FunctionDef("__init__", body=inner):
                     self.follow(inner, names)
                     names |= names.pop("self", None) or {}  # what a class sets of itself
+                case ast.With(_, inner) | ast.Try(inner):
+                    ahead = inner + ahead
+                case ast.If():
+                    ahead = self._taken(node, names) + ahead
                 case ast.Assign([target, *_]) | ast.AnnAssign(target) | ast.AugAssign(target) | ast.For(target):
                     self._assign(target, node, names)
         return None
+
+    def _taken(self, node: ast.If, names: Values) -> list[ast.stmt]:
+        """The branch to follow; none where both may run: they are followed, and give what they agree in."""
+        holds = self._value(node.test, names)
+        if isinstance(holds, bool):
+            return node.body if holds else node.orelse
+        self.follow(node.body, one := {**names})
+        self.follow(node.orelse, other := {**names})
+        names |= _agreed(node, one, other)
+        return []
 
     def _assign(self, target: ast.expr, node: ast.stmt, names: Values) -> None:
         if isinstance(target, ast.Tuple) and target.elts:  # a model, its tokenizer
@@ -161,22 +178,23 @@ class _Code:
             return None
         try:
             match node:
-                case ast.Name(name):
-                    # An argument that no call gives has the value of the program's option of its name.
+                case ast.Name(name):  # an argument that no call gives is the program's option of its name
                     return names.get(name, self.options.get(name))
                 case ast.Attribute(inner, name):
                     # A parser fills in an option's default, or that of a class of settings.
                     for one in (self._value(inner, names), self.options, *self.names.values()):
                         if isinstance(one, dict) and name in one:
                             return one[name]
+                case ast.IfExp(test, one, other):
+                    holds, one, other = (self._value(side, names) for side in (test, one, other))
+                    return _agreed(node, one, other) if not isinstance(holds, bool) else one if holds else other
                 case ast.Call():
                     return self._call(node, names)
                 case ast.List(listed):
                     return [self._value(one, names) for one in listed]
                 case ast.Dict(keys, values):
-                    return {
-                        self._value(key, names): self._value(one, names) for key, one in zip(keys, values, strict=True)
-                    }
+                    pairs = zip(keys, values, strict=True)
+                    return {self._value(key, names): self._value(one, names) for key, one in pairs}
                 case ast.JoinedStr(parts):
                     told = [self._value(getattr(one, "value", one), names) for one in parts]
                     return None if None in told else "".join(map(str, told))
@@ -202,11 +220,8 @@ class _Code:
         given = {one.arg or "": self._value(one.value, names) for one in node.keywords}
         if said.endswith("DataLoader") and "batch_size" in given:
             given["batch_size_per_gpu"] = given.pop("batch_size")  # each process loads its own
-        given |= {  # what a recipe would take is not left to a default
-            key: unknown(key)
-            for key, value in given.items()
-            if value is None and f"int {key}" in FORMATS["names"]["usual"][""]
-        }
+        usual = FORMATS["names"]["usual"][""]  # what a recipe would take is not left to a default
+        given |= {key: unknown(key) for key, value in given.items() if value is None and f"int {key}" in usual}
         for one in (said.rpartition(".")[2], given.get("action")):
             given = FORMATS["meant"].get(one, {}) | given
         if {*given} & {*_SIZES}:  # a model that nobody names
@@ -232,3 +247,10 @@ class _Code:
         named = {"name": first} if isinstance(first, str) else {}
         before = of if isinstance(of, dict) else first if isinstance(first, dict) else {}  # get_peft_model(model, r=8)
         return named | before | {"_class": said} | given
+
+
+def _agreed(node: Any, one: Any, other: Any) -> Any:
+    """What both branches make; marked as not told where they differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return {key: _agreed(node, one.get(key), other.get(key)) for key in one | other}
+    return one if one == other else unknown(f"what line {node.lineno} decides")

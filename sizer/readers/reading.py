@@ -503,7 +503,9 @@ def named_plainly(config: Config) -> Config | None:
     usual.sort(key=lambda key: "$" in said[key] or not is_released(said[key]))  # a run's own name comes last
     if not usual and "model_type" not in config:
         deep = {  # a name and the folder of that name are one model
-            basename(plain_name(one)): key for key, one in said.items() if "/" in one and re.search(words["deep"], key)
+            basename(plain_name(one)): key
+            for key, one in said.items()
+            if re.search(f"/|{_MARK}", one) and re.search(words["deep"], key)
         }
         near = [key for key in deep.values() if is_released(said[key])] or [
             key for key in deep.values() if re.search(words["own"], key)

@@ -231,8 +231,9 @@ def _with_usual(row: Config, config: Config) -> Config:
         theirs = usual.get(f"{type(value).__name__} {key}") or usual.get(f"{key}={value}", "phase")
         if theirs not in own and not re.search(words["elsewhere"][phase], place.lower()):
             found[theirs][place.replace("__", ".")] = value
-    batch = found.pop("_batch", {})  # a device's, where microbatches of it accumulate
-    if "gradient_accumulation_steps" in found and "per_device_train_batch_size" not in own:
+    batch = found.pop("_batch", {})  # a device's, where microbatches of it accumulate, and in a program
+    alone = "gradient_accumulation_steps" in found or "program" in config
+    if alone and "per_device_train_batch_size" not in own:
         found.setdefault("per_device_train_batch_size", batch)
     usual = {key: theirs for theirs, said in found.items() if len({*said.values()}) == 1 for key in said}
     return {**row, "names": {**usual, **row["names"]}}

@@ -72,7 +72,7 @@ def parse_script(text: str, settings: Config, tree: Tree) -> Values:
     ``settings`` give shell variables a value, whatever the script assigns. Values that only running would tell
     (``$(nproc)``, ``$1``) are left out and listed under ``_unknown``.
     """
-    script = Script(Variables({key: str(value) for key, value in settings.items()}), tree.sourced)
+    script = Script(Variables({key: str(value) for key, value in settings.items()}), tree)
     script.follow(text)
     used = script.variables.used & script.variables.preset
     # Settings that the script writes are not those in a file of their name, which another run left.
@@ -81,8 +81,9 @@ def parse_script(text: str, settings: Config, tree: Tree) -> Values:
     try:
         words, notes = _model_command(script)
     except InputError:
-        if not (named := _naming(script, launched)):
+        if not (named := _naming(script, launched, tree)):
             raise
+        named["_notes"] += (*_followed(script, tree),)
         return settled(named | {"_variables": used})
     program = _program(words)
     options, further = _without_further(words[words.index(program) if program else 0 :])
@@ -175,7 +176,7 @@ _SERVED = (
 )
 
 
-def _naming(script: Script, launched: Values) -> Values | None:
+def _naming(script: Script, launched: Values, tree: Tree) -> Values | None:
     """The options of the command that names a model: a trainer's, Hydra's ``a.b=c`` among them, or a server's."""
     held = [word for value in script.variables.values.values() if isinstance(value, list) for word in value]
     named = list[tuple[tuple[float, ...], Values]]()
@@ -187,7 +188,7 @@ def _naming(script: Script, launched: Values) -> Values | None:
         found = with_settings({}, parse_options(one for one in words if one != program) | given)
         served = re.search(_SERVED, " ".join(words))
         files = " ".join(word for word in words if re.fullmatch(r"[^-=\s]\S*\.ya?ml", word))
-        found |= {"program": program, "settings_file": files or None}
+        found = tree.with_files(found | {"program": program, "settings_file": files or None})
         if devices := _devices(words, launched):
             found = without(found, _NODES + _PER_NODE) | {"_devices": devices}
         found |= {kind: True for kind, one in FORMATS["names"]["programs"].items() if re.match(one, program)}
@@ -202,7 +203,7 @@ def _naming(script: Script, launched: Values) -> Values | None:
         if not lacking(FORMATS["nanogpt"]["claim"], names_of(own)):
             # Over a file of settings that train.py runs first these may be few of many.
             named += [((0,), own)] * (sum(word.endswith(".py") for word in words) == 1)
-        elif row or (name and (served or "/" in name)):
+        elif row or (name and (served or "/" in name or "_built" in found or is_released(name))):
             # A server may be a teacher's, a folder the script's own, a name a download's.
             serves = "phase" in row if row else 2
             named += [(("_exports" in found, serves, not is_released(name), *[1 / len(found)] * (not row)), found)]

@@ -6,7 +6,7 @@ file's existence, an argument) counts as not holding, and is named.
 
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -14,6 +14,7 @@ from itertools import chain
 from posixpath import basename
 
 from shapes.errors import InputError, refuse
+from sizer.readers.loading import Tree
 from sizer.readers.reading import FORMATS, Values, unknown_in
 
 from .words import Part, Scanner, Token, Variables, Word
@@ -38,12 +39,12 @@ _ORDERS = {f"-{name}": getattr(operator, name) for name in _NAMED}
 class Script:
     """A script as followed: the words of each command, in order; ``variables`` at the end, in order of assignment.
 
-    ``undecided``: lines of tests that cannot be told. ``opened``: the text of a file that the script reads in, None
-    where it is not to be had; ``sourced``: those files.
+    ``undecided``: lines of tests that cannot be told. ``tree``: of files that the script reads in; ``sourced``: those
+    that are not there.
     """
 
     variables: Variables
-    opened: Callable[[str], str | None]
+    tree: Tree
     commands: list[tuple[str, ...]] = field(default_factory=list)
     undecided: set[int] = field(default_factory=set)
     sourced: list[str] = field(default_factory=list)
@@ -333,7 +334,7 @@ class _Follower:
             case ["time", *timed]:
                 return self._status(timed, line)
             case ["source" | ".", file, *_]:
-                if (text := self.script.opened(file)) is None:
+                if (text := self.script.tree.sourced(file)) is None:
                     self.script.sourced += [file]
                 else:
                     self.variables.values["BASH_SOURCE"] = file  # which is not the one that is run
@@ -358,7 +359,7 @@ class _Follower:
     def _wrapped(self, words: list[str]) -> None:
         """Follow the script that a command runs: ``env A=b bash x.sh``, ``exec``, ``srun bash x.sh``, ``./x.sh``."""
         at = next((at for at, word in enumerate(words) if word.endswith(_SCRIPTS)), -1)
-        if at >= 0 and (at == 0 or basename(words[0]) in _RUNNING) and (text := self.script.opened(words[at])):
+        if at >= 0 and (at == 0 or basename(words[0]) in _RUNNING) and (text := self.script.tree.sourced(words[at])):
             kept = dict(self.variables.values)
             tokens = self.script.functions.setdefault(text, [])  # it may be run again and again
             tokens += [] if tokens else Scanner(text).tokens()
