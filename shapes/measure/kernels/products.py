@@ -124,7 +124,7 @@ def grouped_product(kernel: str) -> Any:
     """torch's grouped product, None for a loop; UnsupportedError where ``kernel``, or this torch, has none."""
     native = getattr(torch, "_grouped_mm", None)
     if kernel not in ("", *EXPERTS) or (native is None and kernel != "loop"):
-        raise UnsupportedError(f"refused: no grouped kernel {kernel!r} here: expected grouped_mm or loop")
+        raise UnsupportedError(f"refused: no grouped kernel {kernel or EXPERTS[0]} here: loop, or newer torch")
     return None if kernel == "loop" else native
 
 
