@@ -94,8 +94,8 @@ def _init(cls: type, listed: tuple[Field[Any], ...]) -> Callable[..., None]:
     known: dict[str, Any] = {"MISSING": MISSING, "check": partial(_check_counts, counts)}
     for place, one in enumerate(listed):
         known |= {f"set{place}": getattr(cls, one.name).__set__, f"make{place}": one.default_factory}
-    ends = {" check(self)": counts, " self.__post_init__()": hasattr(cls, "__post_init__")}
-    code = _code(tuple(one.default_factory is not MISSING for one in listed), tuple(filter(ends.get, ends)))
+    ends = " check(self)" * bool(counts), " self.__post_init__()" * hasattr(cls, "__post_init__")
+    code = _code(tuple(one.default_factory is not MISSING for one in listed), ends)
     own = code.replace(co_varnames=("self", *(one.name for one in listed)))
     defaults = tuple(one.default for one in listed if one.default is not one.default_factory)
     made = FunctionType(own, known, "__init__", defaults)

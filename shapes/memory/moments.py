@@ -294,7 +294,8 @@ def _of_layers(step: StageStep, saved: int, made: ShardParameters) -> Iterator[M
         for done in sorted({0, count - 1}):
             alive = below - outlive[index] - (done + 1) * layer.saved + layer.backward + tied
             yield _moment(name, alive, saved, grown + new.times(done))
-        before = kinds[runs[index - 1][0] if count == 1 else place].returned if index or count > 1 else 0
+        previous = place if count > 1 else runs[index - 1][0]
+        before = kinds[previous].returned if index or count > 1 else 0
         yield _moment("forward of a layer", below - layer.saved + layer.forward + before + held, saved, made)
         below -= layer.saved * count
         grown += new.times(count)

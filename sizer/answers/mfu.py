@@ -308,7 +308,7 @@ def _spans(text: str) -> Iterator[Span]:
 def _step_time(line: str) -> float:
     matches = ((pattern.search(line), unit) for pattern, unit in _PATTERNS)
     number, unit = next(((float(match[1]), unit) for match, unit in matches if match), (0.0, 0.0))
-    value = number * unit or (number and 1 / number)
+    value = number * unit if unit or not number else 1 / number
     return value if value < math.inf else 0.0
 
 

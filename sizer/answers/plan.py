@@ -594,18 +594,20 @@ def plan_serving(
         device.name,
         asked,
         base,
-        # Engines were fitted on some of NVIDIA's devices, and on models of dense attention in every layer.
-        "extrapolated"
-        if model.mixer or getattr(model.attention, "indexer", None) or device.vendor != "nvidia"
-        else "borrowed"
-        if stack.tier == "fitted" and device.name not in stack.devices
-        else stack.tier,
+        _tier(model, device, stack),
         stack.coverage,
         stack.intervals["moe" if model.moe else "dense"],
         tuple(kept[: positive_int(top, "top")]),
         tuple(starmap(Dropped, (+dropped).most_common())),
         tuple(one.title for one in model.formats),
     )
+
+
+def _tier(model: ModelShape, device: Device, stack: ServingStack) -> str:
+    """Engines were fitted on some of NVIDIA's devices, and on models of dense attention in every layer."""
+    if model.mixer or getattr(model.attention, "indexer", None) or device.vendor != "nvidia":
+        return "extrapolated"
+    return "borrowed" if stack.tier == "fitted" and device.name not in stack.devices else stack.tier
 
 
 def _ways(

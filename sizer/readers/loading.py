@@ -446,8 +446,10 @@ class Tree:
             if group.startswith("hydra/"):
                 continue
             path = not grouped and str(choice).endswith(_DATA)  # NeMo-RL's, which Hydra would not take for a group
+            # Its keys go to the section that the list gives, else to the group's; a file's, to that of the list itself.
             given = given if key == "defaults" and not path else "_here_"
-            below = f"{section}.{given or place.strip('./').replace('/', '.')}".replace("_here_", "")
+            inner = given or place.strip("./").replace("/", ".")
+            below = f"{section}.{inner}".replace("_here_", "").rpartition("_global_")[2].strip(".")
             folder = group if key == "defaults" else place
             names = [
                 re.sub(_CHOICE, lambda found: str(choices.get(found[1])), join(folder, str(each)))
@@ -456,7 +458,7 @@ class Tree:
             ]
             files = [name if name.endswith(_DATA) else f"{name}.yaml" for name in names]
             how = choice if choice == "_self_" else how or ("" if grouped else "file")
-            base = _Base(key, how, files, group, below.rpartition("_global_")[2].strip("."), bool(given))
+            base = _Base(key, how, files, group, below, bool(given))
             if how == "override":
                 self._overrides.setdefault(base[3:5], base)  # that of the file that builds on this one comes first
             else:

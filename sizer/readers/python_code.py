@@ -101,7 +101,7 @@ class _Code:
 
     def _look_at(self, nodes: list[tuple[Any, Values]]) -> None:
         """Take what is called anywhere in nodes, with the names of the function that it is in."""
-        for node, names in nodes:
+        for node, names in nodes:  # which grow by what is inside, as they are walked
             own, inner = names, ast.iter_child_nodes(node)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 self._take_defaults(node, names)

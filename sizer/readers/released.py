@@ -296,16 +296,14 @@ def _folder(path: str) -> tuple[str, Names]:
     )
     name = basename(plain.rstrip("/"))
     said = unknown_in(name)
-    refuse(
-        said or " " in path or not is_name(name),
-        f"its value is {said}, which the file does not hold"
-        if said
-        else "its value is an environment's, which the file does not hold"
-        if "${" in path
-        else f"is ollama's, in bits that the file does not hold: --set its base's name, as {path.replace(':', '-')}"
-        if re.fullmatch(r"[\w.-]+:[\w.-]+", path)
-        else "a path is not followed"
-        if path.strip("?")
-        else "is empty",
-    )
+    reasons = {
+        f"its value is {said}, which the file does not hold": said,
+        "its value is an environment's, which the file does not hold": "${" in path,
+        f"is ollama's, in bits that the file does not hold: --set its base's name, as {path.replace(':', '-')}": (
+            re.fullmatch(r"[\w.-]+:[\w.-]+", path)
+        ),
+        "a path is not followed": path.strip("?"),
+        "is empty": True,
+    }
+    refuse(said or " " in path or not is_name(name), next(reason for reason, holds in reasons.items() if holds))
     return name, (f"{path.replace(chr(0), '')} is taken for the released model of its name",)

@@ -286,8 +286,9 @@ def estimates(
                 break
             each.append(estimates(run_as(space, way), changes, pricer))
             progress(len(each), len(ways), "")
-        tried: Array = np.array(each)
-        return Estimates(*tried[np.nan_to_num(tried[:, 0], nan=np.inf).argmin(axis=0), :, np.arange(len(changes))].T)
+        tried: Array = np.array(each)  # layouts x figures x candidates
+        fastest = np.nan_to_num(tried[:, 0], nan=np.inf).argmin(axis=0)
+        return Estimates(*tried[fastest, :, np.arange(len(changes))].T)
     table, done = IntegerTable(Candidates.of(changes).columns), 0
 
     def priced(part: IntegerTable) -> Sequence[Any]:

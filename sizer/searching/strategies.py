@@ -309,7 +309,8 @@ class PairedSamples:
                 self._compare(index)
             if best in been:
                 break
-            been[best], best = min([(0.0, best), *((apart, one) for one, (apart, _) in self._paired.items())])
+            ahead, beater = min([(0.0, best), *((apart, one) for one, (apart, _) in self._paired.items())])
+            been[best], best = ahead, beater
             if best in been and (best := max(been, key=been.__getitem__)) == self._anchor:
                 break
         self.best = best
@@ -465,8 +466,10 @@ def _raced(paired: PairedSamples, risk: float) -> bool:
         else:
             return True
         paired.tell(np.flatnonzero(chances > risk / len(chances)))
-        if not (arms and paired.take(arms, rounds=paired.rounds(arms))):
-            return not arms
+        if not arms:
+            return True
+        if not paired.take(arms, rounds=paired.rounds(arms)):
+            return False
 
 
 def exhaustive(race: Race) -> Outcome:

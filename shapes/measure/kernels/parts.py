@@ -112,9 +112,8 @@ def _check(module: Any, run: Any, x: Any, gradient: Any, dtype: str, train: bool
             want = wide(wide_x)
         gradient = torch.ones_like(want) if want.dim() == 0 else gradient
     got, wanted = (out, gradient.to(out.dtype)), (want, gradient.to(torch.float32))
-    return largest_error(
-        got, wanted, *(([x, *module.parameters()], [wide_x, *wide.parameters()]) if train else ((), ()))
-    )
+    leaves, wide_leaves = ([x, *module.parameters()], [wide_x, *wide.parameters()]) if train else ([], [])
+    return largest_error(got, wanted, leaves, wide_leaves)
 
 
 def chosen_kernels(subject: Part, kernel: str) -> tuple[str, str]:

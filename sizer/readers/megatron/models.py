@@ -110,7 +110,8 @@ def _gpt(fields: Fields) -> Noted:
     pattern, depths = pattern_of(fields)
     if pattern:
         fields.ignore("num_layers", "mtp_num_layers")
-        attention(fields), mixture(fields)  # a pattern without them may come with their arguments
+        attention(fields)  # a pattern without either may come with their arguments
+        mixture(fields)
         blocks = hybrid_blocks(fields, pattern, common)
         predicted = [predicting(hybrid_blocks(fields, depth, common), hidden) for depth in depths]
     else:
