@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .cost.constants import LARGE, NUMBERS, GemmConstants, gemm_constants
-from .cost.corrections import LEADING, LEVELS, Array, Booleans, Integers
+from .cost.corrections import LEADING, LEVELS, Array, Booleans, Integers, moved_bytes
 from .cost.gemm import aligned_seconds, uncorrected_seconds
 from .device import Device
 from .dtypes import BYTES
@@ -102,7 +102,7 @@ class Products:
         return self.sizes[:3].min(axis=0) >= LARGE
 
     def predicted(self, constants: GemmConstants, size: float = 2, out: int = 2) -> Array:
-        seconds = aligned_seconds(self.sizes, size, out, constants)
+        seconds = aligned_seconds(self.sizes, moved_bytes(self.sizes, size, out), constants)
         return constants.cells.corrected(seconds, self.sizes.astype(np.int64)) if constants.cells else seconds
 
     def errors(self, constants: GemmConstants, size: float = 2, out: int = 2) -> Array:
@@ -182,13 +182,13 @@ def fit_closed_form(
     # A device whose power is ample has no throttling: 0, below every bound.
     begun = np.maximum([getattr(guess, name) for name in NUMBERS], np.exp(low))
     centre = np.clip(np.log(begun), low + 1e-6, high - 1e-6)
-    dims = seen.sizes
+    dims, moved = seen.sizes, moved_bytes(seen.sizes, *sizes)
 
     def residuals(theta: Array) -> Array:
         trial = _with(guess, theta)
         price = aligned_seconds if trial.correction else uncorrected_seconds
         pull = () if prior is None else (theta - centre) * (ROBUST_SCALE / prior)
-        return np.concatenate([np.log(price(dims, *sizes, trial) / seen.seconds), pull])
+        return np.concatenate([np.log(price(dims, moved, trial) / seen.seconds), pull])
 
     how: Values = {"loss": "soft_l1", "f_scale": ROBUST_SCALE, "x_scale": "jac", "max_nfev": 40}
     fitted = partial(least_squares, residuals, bounds=(low, high), **how)

@@ -32,7 +32,7 @@ from shapes.calibrate import (
     write_tables,
 )
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
-from shapes.cost.corrections import AlignmentConstants, misaligned_seconds
+from shapes.cost.corrections import AlignmentConstants, misaligned_seconds, moved_bytes
 from shapes.cost.gemm import aligned_seconds, predict_gemm, throttled
 from shapes.device import load_device
 from shapes.errors import InputError
@@ -63,9 +63,8 @@ def random_products(constants: GemmConstants, count: int, seed: int = 0, noise: 
     """Products timed by ``constants`` with log-normal noise."""
     random = np.random.default_rng(seed)
     m, n, k = (64.0 * random.integers(8, 200, count) for _ in range(3))
-    seconds = aligned_seconds(np.array([m, n, k, np.ones(count)]), 2, 2, constants) * np.exp(
-        random.normal(0, noise, count)
-    )
+    dims = np.array([m, n, k, np.ones(count)])
+    seconds = aligned_seconds(dims, moved_bytes(dims, 2, 2), constants) * np.exp(random.normal(0, noise, count))
     return Products(m, n, k, seconds)
 
 
@@ -109,7 +108,8 @@ def test_the_correction_learns_what_the_closed_form_cannot_and_time_does_not_fal
     assert slow.errors(plain).mean() > 0.05
     assert slow.errors(fitted).mean() < 0.02
     steps = 256.0 * np.arange(2, 60)
-    seconds = aligned_seconds(np.array([steps, np.full(58, 2048.0), np.full(58, 4096.0), np.ones(58)]), 2, 2, fitted)
+    dims = np.array([steps, np.full(58, 2048.0), np.full(58, 4096.0), np.ones(58)])
+    seconds = aligned_seconds(dims, moved_bytes(dims, 2, 2), fitted)
     # Where the library itself jumps, less than a percent may be lost.
     assert np.all(seconds[1:] / seconds[:-1] > 0.99)
 
@@ -150,7 +150,8 @@ def test_a_sweep_over_misaligned_dimensions_gives_back_the_ceilings_of_its_kerne
 
 def timed(m: int, n: int, k: int, layout: Layout, constants: GemmConstants, truth: AlignmentConstants) -> Record:
     dims = tuple(np.array([value], dtype=np.int64) for value in (m, n, k, 1))
-    aligned = aligned_seconds(np.array(dims, dtype=float), 2, 2, constants)
+    sizes = np.array(dims, dtype=float)
+    aligned = aligned_seconds(sizes, moved_bytes(sizes, 2, 2), constants)
     extra = misaligned_seconds(
         dims, (2, 2, 2), layout, aligned, constants.launch_s, truth, partial(throttled, c=constants)
     )

@@ -15,7 +15,7 @@ from scipy.interpolate import RegularGridInterpolator
 
 from shapes.calibrate import Products
 from shapes.cost.constants import FITTED, gemm_constants
-from shapes.cost.corrections import REFERENCE_TILE, Correction, Grid, waves_of
+from shapes.cost.corrections import REFERENCE_TILE, Correction, Grid, moved_bytes, waves_of
 from shapes.cost.gemm import aligned_seconds
 from shapes.device import load_device
 
@@ -88,7 +88,8 @@ def test_bound_tables_let_no_time_fall_however_noisy_the_data() -> None:
     one = np.ones_like(m)
 
     def seconds(*dims: np.ndarray) -> np.ndarray:
-        return aligned_seconds(np.array([*dims, one]), 2, 2, constants)
+        rows = np.array([*dims, one])
+        return aligned_seconds(rows, moved_bytes(rows, 2, 2), constants)
 
     before = seconds(m, n, k)
     assert np.abs(before / blank.predicted(plain) - 1).mean() > 0.01

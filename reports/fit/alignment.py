@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shapes.calibrate import Record
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
-from shapes.cost.corrections import CLASSES, AlignmentConstants, misaligned_seconds, operand_classes
+from shapes.cost.corrections import CLASSES, AlignmentConstants, misaligned_seconds, moved_bytes, operand_classes
 from shapes.cost.gemm import aligned_seconds, throttled
 from shapes.device import Device
 from shapes.frozen import frozen
@@ -112,8 +112,7 @@ class _Layout:
     def of(records: Sequence[Record], constants: GemmConstants) -> _Layout:
         layout: Layout = records[0].layout  # type: ignore[assignment]  # reading checked it
         dims = np.array([(one.m, one.n, one.k, one.batch) for one in records], dtype=np.int64).T
-        m, n, k, batch = dims.astype(float)
-        aligned = aligned_seconds(np.array([m, n, k, batch]), SIZE, SIZE, constants)
+        aligned = aligned_seconds(dims.astype(float), moved_bytes(dims.astype(float), SIZE, SIZE), constants)
         m, n, k, batch = dims
         of_a, of_b, of_c = operand_classes((m, n, k), (SIZE, SIZE, SIZE), layout)
         worse = np.minimum(of_a, of_b)

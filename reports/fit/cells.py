@@ -20,7 +20,7 @@ from fit.grids import cells_of_array
 from fit.physics import LARGEST_K, TILES, TOLERANCE
 from shapes.calibrate import Products
 from shapes.cost.constants import GemmConstants
-from shapes.cost.corrections import LEAST_K, STEP_K, UNIT, Cells, sides
+from shapes.cost.corrections import LEAST_K, STEP_K, UNIT, Cells, moved_bytes, sides
 from shapes.cost.gemm import aligned_seconds, least_seconds
 from shapes.device import Device
 
@@ -106,7 +106,8 @@ def fit_cells(
     def seconds(dims: Integers) -> Array:
         # Cells speak of aligned products alone.
         sizes = dims.astype(float)
-        return np.maximum(aligned_seconds(sizes, 2, 2, bare), least_seconds(sizes, 2, 2, device, "bf16"))
+        moved = moved_bytes(sizes, 2, 2)
+        return np.maximum(aligned_seconds(sizes, moved, bare), least_seconds(sizes, moved, device, "bf16"))
 
     seen = seen[(seen.k >= LEAST_K) & (seen.k % STEP_K == 0)]
     m, n, k = (np.asarray(getattr(seen, axis)).astype(np.int64) for axis in "mnk")

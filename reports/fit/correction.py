@@ -17,7 +17,7 @@ from scipy.sparse import csc_matrix, csr_matrix, vstack
 from fit.written import grid_size
 from shapes.calibrate import Products, held_out
 from shapes.cost.constants import GemmConstants
-from shapes.cost.corrections import REFERENCE_TILE, Correction, Grid, waves_of
+from shapes.cost.corrections import REFERENCE_TILE, Correction, Grid, moved_bytes, waves_of
 from shapes.cost.gemm import CHUNK, aligned_seconds, large_share, uncorrected_seconds
 
 Array = NDArray[np.float64]
@@ -108,10 +108,9 @@ class Case:
     def log_closed(self, dims: Dims) -> Array:
         """Logarithm of the blend of both closed forms."""
         one, share = np.ones_like(dims[0]), large_share(np.array(dims))
-        large, small = (
-            np.log(uncorrected_seconds(np.array([*dims, one]), self.size, self.out, c))
-            for c in (self.constants, self.small)
-        )
+        rows = np.array([*dims, one])
+        moved = moved_bytes(rows, self.size, self.out)
+        large, small = (np.log(uncorrected_seconds(rows, moved, c)) for c in (self.constants, self.small))
         blend: Array = share * large + (1 - share) * small
         return blend
 
@@ -314,14 +313,8 @@ class _Search:
         chunks = [slice(start, start + CHUNK) for start in range(0, len(m), CHUNK)]
         one = np.ones(CHUNK)
         sizes = (self.case.size, self.case.out)
-        return np.log(
-            np.concatenate(
-                [
-                    aligned_seconds(np.array([m[at], n[at], k[at], one[: len(m[at])]]), *sizes, constants)
-                    for at in chunks
-                ]
-            )
-        )
+        rows = (np.array([m[at], n[at], k[at], one[: len(m[at])]]) for at in chunks)
+        return np.log(np.concatenate([aligned_seconds(own, moved_bytes(own, *sizes), constants) for own in rows]))
 
     def _drawn(self, count: int) -> Array:
         return np.exp(self.random.uniform(np.log(self.least), np.log(LARGEST), (count, 3)))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fit.tables import parquet_columns
 from shapes.calibrate import consensus
 from shapes.cost.constants import GemmConstants
+from shapes.cost.corrections import moved_bytes
 from shapes.cost.gemm import aligned_seconds
 from shapes.cost.moving import achieved_bandwidth
 
@@ -56,8 +57,10 @@ def layer_seconds(layers: Array, constants: GemmConstants) -> Array:
     routed = tokens * topk
     groups = np.minimum(experts, routed)
     m = np.ceil(routed / groups)
-    gate_up = aligned_seconds(np.array([m, 2 * width, hidden, groups]), 2, 2, constants)
-    down = aligned_seconds(np.array([m, hidden, width, groups]), 2, 2, constants)
+    gate_up, down = (
+        aligned_seconds(dims, moved_bytes(dims, 2, 2), constants)
+        for dims in (np.array([m, 2 * width, hidden, groups]), np.array([m, hidden, width, groups]))
+    )
     moved = 2 * routed * (3 * width + 4 * hidden)
     seconds: Array = gate_up + down + moved / achieved_bandwidth(constants) + 3 * constants.launch_s
     return seconds

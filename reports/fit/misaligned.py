@@ -21,7 +21,7 @@ if __name__ == "__main__":
 
 from fit.evidence import Array, Measured, grouped, read_rows
 from shapes.cost.constants import alignment_constants, gemm_constants
-from shapes.cost.corrections import CLASSES, AlignmentConstants, misaligned_seconds
+from shapes.cost.corrections import CLASSES, AlignmentConstants, misaligned_seconds, moved_bytes
 from shapes.cost.gemm import aligned_seconds, throttled
 from shapes.device import load_device
 from shapes.dtypes import BYTES
@@ -53,7 +53,8 @@ def seconds(group: Measured, c: AlignmentConstants) -> Array:
     base, _ = gemm_constants(load_device(group.device), group.dtype)
     size = BYTES[group.dtype]
     dims = (group.m, group.n, group.k, group.batch)
-    aligned = aligned_seconds(np.array(dims, dtype=float), size, size, base)
+    sizes = np.array(dims, dtype=float)
+    aligned = aligned_seconds(sizes, moved_bytes(sizes, size, size), base)
     sustained = partial(throttled, c=base)
     extra = misaligned_seconds(dims, (size, size, size), group.layout, aligned, base.launch_s, c, sustained)  # type: ignore[arg-type]
     return group.as_timed(aligned + sum(extra))

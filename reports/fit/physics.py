@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.cost.constants import FITTED, GemmConstants, gemm_constants
-from shapes.cost.corrections import LEAST_K, STEP_K
+from shapes.cost.corrections import LEAST_K, STEP_K, moved_bytes
 from shapes.cost.gemm import aligned_seconds, least_seconds, output_bytes, predict_gemm
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES
@@ -114,10 +114,11 @@ def _with_and_without(dims: Integers, constants: GemmConstants, device: Device) 
     """Seconds of unbatched bf16 products with and without cells."""
     assert constants.cells is not None
     m, n, k = dims
-    one, (fm, fn, fk) = np.ones_like(m), dims.astype(float)
-    bare = aligned_seconds(np.array([fm, fn, fk, one], dtype=float), 2, 2, constants)
-    least = least_seconds(np.array([fm, fn, fk, one], dtype=float), 2, 2, device, "bf16")
-    return np.maximum(constants.cells.corrected(bare, np.array([m, n, k, one])), least), np.maximum(bare, least)
+    sizes = np.array([m, n, k, np.ones_like(m)])
+    moved = moved_bytes(floats := sizes.astype(float), 2, 2)
+    bare = aligned_seconds(floats, moved, constants)
+    least = least_seconds(floats, moved, device, "bf16")
+    return np.maximum(constants.cells.corrected(bare, sizes), least), np.maximum(bare, least)
 
 
 def drawn(shapes: int, seed: int) -> tuple[Integers, Integers, Integers]:

@@ -25,6 +25,7 @@ from fit.written import gemm_table
 from shapes.calibrate import bounds, held_out, write_tables
 from shapes.cost.constants import NUMBERS as OF_PRODUCTS
 from shapes.cost.constants import PLAIN_CORES, GemmConstants, carried, origin_of
+from shapes.cost.corrections import moved_bytes
 from shapes.cost.gemm import aligned_seconds
 from shapes.device import load_device
 from shapes.frozen import plain
@@ -49,8 +50,8 @@ def seconds(group: Measured, constants: GemmConstants, kin: str) -> Array:
     own, c = load_device(group.device), constants
     if kin != group.device:
         c = carried(c, own, load_device(kin), "fp32", origin_of(own, load_device(kin), "fp32", "fp32"))
-    dims = (array.astype(float) for array in (group.m, group.n, group.k, group.batch))
-    return aligned_seconds(np.array(dims), 4, 4, c) - c.launch_s + np.array(group.protocol.host_s[0])
+    dims = np.array([group.m, group.n, group.k, group.batch], dtype=float)
+    return aligned_seconds(dims, moved_bytes(dims, 4, 4), c) - c.launch_s + np.array(group.protocol.host_s[0])
 
 
 def fit(groups: list[Measured], kin: str, seed: int = 0) -> GemmConstants:

@@ -28,7 +28,7 @@ from .constants import (
     gemm_constants,
     moving_constants,
 )
-from .corrections import CLASSES, LEADING, LEVELS, Integers, level, moved_bytes
+from .corrections import CLASSES, LEADING, LEVELS, Integers, level
 from .fused_attention import PHASES, QUERIES, constants_of, work_of
 from .gemm import (
     GemmTimes,
@@ -109,11 +109,12 @@ def _kernel_choice(closed: float, aligned: float, shape: Integers, by: ProductKe
 
 def _closed_form(times: GemmTimes, shape: list[int], by: ProductKernels) -> list[Term]:
     """The closed form's parts, by the set of constants that weighs more for this shape."""
-    (m, n, k, batch), c, out = shape, by.constants, by.out
-    size = by.read_bytes(m, n)
+    (m, n, k, batch), c = shape, by.constants
+    dims = np.array(shape, float)[:, None]
+    moved = by.moved(dims)
     if c.small and min(m, n, k) < LARGE / 2**0.5:
         c = c.small
-    total = float(uncorrected_seconds(np.array(shape, float)[:, None], size, out, c)[0])
+    total = float(uncorrected_seconds(dims, moved, c)[0])
     tile = bm, bn = c.tiles[int(times.tile[0])]
     tiles, waves, compute, memory = (
         float(one[0]) for one in (times.tiles, times.waves, times.compute_s, times.memory_s)
@@ -125,7 +126,6 @@ def _closed_form(times: GemmTimes, shape: list[int], by: ProductKernels) -> list
     paid, load = waves * c.units * step, tile_load(tile, c)
     # A slice of a product that is split along k starts and ends as a tile does.
     started = max(waves, 1.0)
-    moved = float(moved_bytes(np.array(shape), size, out))
     kept = f"{tiles:.0f} tiles of {bm}x{bn} keep {useful / computed:.1%} of what they compute"
     filled = f"{tiles:.0f} tiles on {c.units} units: {waves:.2f} waves paid for {tiles / c.units:.2f}"
     steps = f"{c.prologue_steps:.0f} steps of k a tile that nothing overlaps"
@@ -137,7 +137,7 @@ def _closed_form(times: GemmTimes, shape: list[int], by: ProductKernels) -> list
         Term("operand loads", paid * k * (load - 1), f"feeding a {bm}x{bn} tile takes x{load:.3f} of its arithmetic"),
         Term("tile start and end", started * c.units * step * c.prologue_steps, steps),
         Term("wave overhead", started * c.wave_s, f"{c.wave_s * 1e6:.2f} us a wave"),
-        Term("waiting for memory", together - compute, f"moving {moved / 1e6:.4g} MB takes {memory * 1e6:.1f} us"),
+        Term("waiting for memory", together - compute, f"moving {moved[0] / 1e6:.4g} MB takes {memory * 1e6:.1f} us"),
         Term("power limit", total - c.launch_s - together, "sustained work clocks lower"),
     ]
 

@@ -73,12 +73,10 @@ def throttled(seconds: Values, c: WaveConstants) -> Array:
     return seconds * (1 + c.throttle / (1 + onset))
 
 
-def least_seconds(dims: Array, size: Values, out: float, device: Device, dtype: str) -> Array:
+def least_seconds(dims: Array, moved: Array, device: Device, dtype: str) -> Array:
     """Seconds that products (m, n, k and batch: rows of ``dims``) take at the least; grows with every dimension."""
     (m, n, k, batch), memory = dims, device.memory
-    beyond = (
-        np.maximum(moved_bytes(dims, size, out) - memory.last_level_cache_bytes, 0.0) / memory.bandwidth_bytes_per_s
-    )
+    beyond = np.maximum(moved - memory.last_level_cache_bytes, 0.0) / memory.bandwidth_bytes_per_s
     return np.maximum(2 * batch * m * n * k / device.peak(dtype), beyond)
 
 
@@ -134,22 +132,21 @@ def waves_paid(tiles: Array, k: Array, c: GemmConstants) -> Array:
     return np.where(tiles < c.units, sliced, waves)
 
 
-def memory_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> Array:
+def memory_seconds(moved: Array, c: GemmConstants) -> Array:
     """Seconds to move A, B and C once: what the cache holds at its bandwidth, the rest at the memory's."""
-    moved = moved_bytes(dims, size, out)
     beyond = max(1 / c.bandwidth_bytes_per_s - 1 / c.cache_bandwidth_bytes_per_s, 0.0)
     return moved / c.cache_bandwidth_bytes_per_s + np.maximum(moved - c.cache_bytes, 0.0) * beyond
 
 
-def uncorrected_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> Array:
+def uncorrected_seconds(dims: Array, moved: Array, c: GemmConstants) -> Array:
     """The closed form: body with throttling, and launch; m, n, k and batch are rows of ``dims``."""
-    body = overlapped(compute_seconds(dims, c), memory_seconds(dims, size, out, c), c)
+    body = overlapped(compute_seconds(dims, c), memory_seconds(moved, c), c)
     return throttled(body, c) + c.launch_s
 
 
-def set_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> Array:
+def set_seconds(dims: Array, moved: Array, c: GemmConstants) -> Array:
     """Seconds by one set of constants, blending aside, without misalignment."""
-    seconds = uncorrected_seconds(dims, size, out, c)
+    seconds = uncorrected_seconds(dims, moved, c)
     if c.correction:
         seconds = seconds * c.correction.factor(c.units, dims)
     return seconds
@@ -160,19 +157,15 @@ def large_share(dims: Array) -> Array:
     return np.clip(np.log2(np.min(dims[:3], axis=0) / LARGE) + 1, 0.0, 1.0)
 
 
-def aligned_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> Array:
-    """Seconds without misalignment of products (m, n, k and batch: rows of ``dims``).
-
-    ``size`` and ``out`` are bytes per element of the operands and of C.
-    """
-    seconds = set_seconds(dims, size, out, c)
+def aligned_seconds(dims: Array, moved: Array, c: GemmConstants) -> Array:
+    """Seconds without misalignment of products (m, n, k and batch: rows of ``dims``) of ``moved`` bytes each."""
+    seconds = set_seconds(dims, moved, c)
     if not c.small:
         return seconds
     share = large_share(dims)
     below = np.flatnonzero(share < 1)
     if below.size:
-        each = np.broadcast_to(size, share.shape)[below]
-        small = set_seconds(dims[:, below], each, out, c.small)
+        small = set_seconds(dims[:, below], moved[below], c.small)
         if not c.correction:
             # Tables are bound to times that do not fall between the sets; bare closed forms are not.
             np.minimum(small, seconds[below], out=small)
@@ -229,10 +222,11 @@ class ProductKernels(NamedTuple):
         """Bytes an element of A, B and C."""
         return BYTES[self.dtype], BYTES[self.dtype], self.out
 
-    def read_bytes(self, m: Any, n: Any) -> Values:
-        """Bytes an element of A and B, the mean over both."""
+    def moved(self, dims: Array) -> Array:
+        """Bytes of A, B and C of products (m, n, k and batch: rows of ``dims``)."""
+        m, n, *_ = dims
         size = BYTES[self.dtype]
-        return size if self.weights is None else (m * size + n * self.weights) / (m + n)
+        return moved_bytes(dims, size if self.weights is None else (m * size + n * self.weights) / (m + n), self.out)
 
     @property
     def cells(self) -> Cells | None:
@@ -255,11 +249,11 @@ class ProductKernels(NamedTuple):
 def bounded_seconds(sizes: Integers, by: ProductKernels) -> Array:
     """`aligned_seconds` of products (m, n, k and batch: rows) with what their cells add, never below the possible."""
     dims = sizes.astype(float)
-    size = by.read_bytes(dims[0], dims[1])
-    seconds = aligned_seconds(dims, size, by.out, by.constants)
+    moved = by.moved(dims)
+    seconds = aligned_seconds(dims, moved, by.constants)
     if by.cells:
         seconds = by.cells.corrected(seconds, sizes)
-    return np.maximum(seconds, least_seconds(dims, size, by.out, by.device, by.dtype))
+    return np.maximum(seconds, least_seconds(dims, moved, by.device, by.dtype))
 
 
 def _misaligned(sizes: Integers, aligned: Array, by: ProductKernels) -> tuple[Array, Array, Array]:
@@ -287,10 +281,10 @@ def gemm_times(sizes: Integers, by: ProductKernels, load: Any = 1.0) -> GemmTime
     All but ``seconds`` are one group's, for grouped products.
     """
     dims, constants = sizes.astype(float), by.constants
-    aligned, size = bounded_seconds(sizes, by), by.read_bytes(dims[0], dims[1])
-    choice = _choice(dims, size, by.out, constants)
+    aligned, moved = bounded_seconds(sizes, by), by.moved(dims)
+    choice = _choice(dims, moved, constants)
     if constants.small:
-        choice = np.where(large_share(dims) < 0.5, _choice(dims, size, by.out, constants.small), choice)
+        choice = np.where(large_share(dims) < 0.5, _choice(dims, moved, constants.small), choice)
     compute, memory, tile, tiles, waves = choice
     alignment = _misaligned(sizes, aligned, by)
     seconds = by.launched(aligned + sum(alignment), sizes, compute, load)
@@ -327,13 +321,13 @@ def _padded(times: GemmTimes, sizes: Integers, by: ProductKernels) -> GemmTimes:
     return replace(times, seconds=seconds, alignment=(in_a * kept, in_b * kept, in_c * kept))
 
 
-def _choice(dims: Array, size: Values, out: float, c: GemmConstants) -> Array:
+def _choice(dims: Array, moved: Array, c: GemmConstants) -> Array:
     """Rows: seconds of arithmetic and of memory, the best tile's index, its tiles and the waves paid."""
     counts, k = np.array([count_tiles(dims, tile) for tile in c.tiles]), dims[2]
     waves = waves_paid(counts, k, c)
     per_tile = np.array([tiled_seconds(row, k, tile, c) for row, tile in zip(waves, c.tiles, strict=True)])
     best, rows = np.argmin(per_tile, axis=0), np.arange(k.size)
-    memory = memory_seconds(dims, size, out, c)
+    memory = memory_seconds(moved, c)
     return np.stack([per_tile[best, rows], memory, best.astype(float), counts[best, rows], waves[best, rows]])
 
 
