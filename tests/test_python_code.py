@@ -508,6 +508,19 @@ def test_branches_that_a_programs_options_decide_are_followed_and_others_are_not
 def test_a_program_that_generates_and_does_not_train_decodes(tmp_path: Path) -> None:
     assert read(tmp_path, CHOOSES.format("model.generate(**inputs)")).workload == {"phase": "decode"}
     assert "phase" not in read(tmp_path, CHOOSES.format(f"{TRAINER}\nmodel.generate(**inputs)")).workload
+    forward = read(
+        tmp_path,
+        CHOOSES.format("model.eval()\nmodel(**inputs)").replace(
+            '"--size"', '"--batch_size", default=8); parser.add_argument("--size"'
+        ),
+    )
+    assert forward.workload == {"phase": "prefill", "b": 8}
+
+
+def test_nanogpts_own_program_is_read(tmp_path: Path) -> None:
+    text = "n_layer = 2\nn_head = 2\nn_embd = 64\ninit_from = 'scratch'\nmodel_args = dict(n_layer=n_layer)\n"
+    text += "if init_from == 'scratch':\n    gptconf = GPTConfig(**model_args)\n    model = GPT(gptconf)\n"
+    assert read(tmp_path, text).model.layers == 2
 
 
 @pytest.mark.parametrize(

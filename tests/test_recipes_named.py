@@ -1794,6 +1794,11 @@ def test_files_of_settings_that_a_command_names_are_read(tmp_path: Path) -> None
     )
     found = read(tmp_path, "python train.py recipe.yaml --max_seq_length=1024\n", "run.sh")
     assert (found.model.layers, found.workload, found.unread) == (28, {"s": 1024}, ())
+    (tmp_path / "recipe.yaml").write_text(
+        "model: {name_or_path: null, seq_length: '${data.length}'}\ndata: {length: 1}\n"
+    )
+    hydra = "python train.py recipe.yaml model.name_or_path=Qwen/Qwen3-0.6B data.length=512 model.seed=null\n"
+    assert read(tmp_path, hydra, "run.sh").workload == {"s": 512}
 
 
 def test_a_release_without_its_organisation_is_one_and_tests_that_cannot_be_told_are_said(tmp_path: Path) -> None:

@@ -286,4 +286,4 @@ def parse_setting(text: str) -> tuple[str, Any]:
     try:
         return key.strip(), json.loads(value)
     except (ValueError, RecursionError):
-        return key.strip(), {"True": True, "False": False, "None": None}.get(value, value)
+        return key.strip(), FORMATS["literals"].get(value, value)

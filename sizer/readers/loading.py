@@ -349,7 +349,7 @@ class Tree:
                             found = {"model_name": Path(name).stem, **found, "_built": held}
                         elif "distributed_type" not in held:
                             found = merged(held, found)
-        return found
+        return {key: _referenced(value, found, found) for key, value in found.items()}
 
     def text(self, name: str, key: str) -> tuple[Path, str]:
         """The file of this name next to the one that is open, or to a folder above it, and what it holds."""

@@ -520,13 +520,14 @@ def named_plainly(config: Config) -> Config | None:
 
 
 def _run(row: Config, held: Held) -> Config:
-    """``row``; where no key says that it trains, one that decodes if a key serves, else with a note."""
+    """``row``; where no key says that it trains, one that decodes if a key serves or runs forward, else with a note."""
     words = FORMATS["names"]
     lacks = lacking(words["serves"], held)
     if "phase" in row or any(one.startswith("no ") for one in lacks):
         return row
-    alone = row.get("also", {}) | dict.fromkeys(row["model"].split("|"), words["alone"])
-    return {**row, **({"also": alone} if lacks else {"names": {}, "phase": "decode"})}
+    if phase := "prefill" * ("_forwards" in held[0]) if lacks else "decode":
+        return {**row, "names": {}, "phase": phase}
+    return {**row, "also": row.get("also", {}) | dict.fromkeys(row["model"].split("|"), words["alone"])}
 
 
 def _known(format_name: str) -> Config:

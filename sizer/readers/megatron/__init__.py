@@ -88,9 +88,7 @@ def parse_script(text: str, settings: Config, tree: Tree) -> Values:
     program = _program(words)
     options, further = _without_further(words[words.index(program) if program else 0 :])
     arguments = parse_options(options)
-    unknown = {
-        key: value.replace("\0", "") for key, value in arguments.items() if isinstance(value, str) and unknown_in(value)
-    }
+    unknown = {key: value.replace("\0", "") for key, value in arguments.items() if unknown_in(str(value))}
     return {
         **settled(without(arguments, unknown)),
         "_unknown": unknown,
@@ -100,7 +98,7 @@ def parse_script(text: str, settings: Config, tree: Tree) -> Values:
         "_tokenizer": script.variables.values.get("TOKENIZER_MODEL", ""),
         "_further": further,
         "_variables": used,
-        "_tested": _tested(script, text) if script.undecided else (),
+        "_tested": _tested(script, text),
     }
 
 
@@ -145,8 +143,7 @@ def _tested(script: Script, text: str) -> Names:
     return tuple(
         name
         for name, value in script.variables.values.items()
-        if isinstance(value, str)
-        and re.fullmatch(r"\$\{?\d+\}?", unknown_in(value) or "")
+        if re.fullmatch(r"\$\{?\d+\}?", unknown_in(str(value)) or "")
         and re.search(rf"(?:\[|case)\s+\"?\$\{{?{re.escape(name)}\b", text)
     )
 
@@ -188,7 +185,7 @@ def _naming(script: Script, launched: Values, tree: Tree) -> Values | None:
         found = with_settings({}, parse_options(one for one in words if one != program) | given)
         served = re.search(_SERVED, " ".join(words))
         files = " ".join(word for word in words if re.fullmatch(r"[^-=\s]\S*\.ya?ml", word))
-        found = tree.with_files(found | {"program": program, "settings_file": files or None})
+        found = tree.with_files(found | {"program": program, "settings_file": files})
         if devices := _devices(words, launched):
             found = without(found, _NODES + _PER_NODE) | {"_devices": devices}
         found |= {kind: True for kind, one in FORMATS["names"]["programs"].items() if re.match(one, program)}
@@ -302,7 +299,7 @@ def _value(text: str) -> Any:
                 return kind(text)
             except ValueError:
                 continue
-    return {"true": True, "false": False}.get(text.lower(), text)
+    return FORMATS["literals"].get(text.lower(), text)
 
 
 #: Dimension -> the arguments it may have.
