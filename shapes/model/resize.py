@@ -174,16 +174,14 @@ def _resized_block(block: Block, sizes: _Sizes) -> Block:
 
 
 def _resized_attention(attention: AttentionShape | None, sizes: _Sizes) -> AttentionShape | None:
-    heads, head_dim = sizes.get("heads", (0, 0)), sizes.get("head_dim", (0, 0))
-    if not attention or (attention.heads, attention.head_dim) != (heads[0], head_dim[0]):
+    heads, (old, new) = sizes.get("heads", (0, 0)), sizes.get("head_dim", (0, 0))
+    if not attention or (attention.heads, attention.head_dim) != (heads[0], old):
         return attention
+    resized: AttentionShape = _renewed(attention, sizes, heads="heads", kv_heads="kv_heads", head_dim="head_dim")
     return replace(
-        attention,
-        heads=heads[1],
-        kv_heads=sizes["kv_heads"][1] if attention.kv_heads == sizes["kv_heads"][0] else attention.kv_heads,
-        head_dim=head_dim[1],
-        rotary_dim=attention.rotary_dim * head_dim[1] // head_dim[0],
-        v_head_dim=None if attention.v_head_dim == head_dim[0] else attention.v_head_dim,
+        resized,
+        rotary_dim=attention.rotary_dim * new // old,
+        v_head_dim=None if attention.v_head_dim == old else attention.v_head_dim,
     )
 
 

@@ -303,10 +303,10 @@ def _sized(outer: Fields, wrapper: str) -> tuple[Fields, str, str | None]:
         return outer, wrapper, None
     key, inner, part = nested
     fields = _within(outer, key)
-    named = fields.text("model_type") if fields is not outer else ""
+    named = fields.text("model_type")
     # A class with a text class of its own takes no other, whatever the file calls it.
-    own = named in NESTED or inner.startswith(wrapper) or named.startswith(wrapper)
-    return fields, inner if not named or own else named, part
+    own = fields is outer or named in {"", *NESTED} or inner.startswith(wrapper) or named.startswith(wrapper)
+    return fields, inner if own else named, part
 
 
 def _within(outer: Fields, key: str) -> Fields:

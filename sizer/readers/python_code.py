@@ -201,17 +201,20 @@ class _Code:
                 case ast.Subscript(inner, place):
                     return self._value(inner, names)[self._value(place, names)]
                 case ast.BinOp(left, way, right) | ast.AugAssign(left, way, right) | ast.Compare(left, [way], [right]):
-                    one, other = self._value(left, names), self._value(right, names)
-                    if type(one) is type(other) is list:
-                        self._read += len(one)
-                        return one + other
-                    numbers = all(type(side) in (int, float) and abs(side) < 2**53 for side in (one, other))
-                    if None in (one, other) or not (numbers or isinstance(way, ast.cmpop)):
-                        return None
-                    return one / other if isinstance(way, ast.Div) else OPERATORS[type(way)](one, other)
+                    return self._worked_out(self._value(left, names), way, self._value(right, names))
             return node if isinstance(node, str) else ast.literal_eval(node)
         except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, MemoryError):
             return None
+
+    def _worked_out(self, one: Any, way: ast.AST, other: Any) -> Any:
+        """None but of lists, of what both tell and is compared, and of numbers."""
+        if type(one) is type(other) is list:
+            self._read += len(one)
+            return one + other
+        numbers = all(type(side) in (int, float) and abs(side) < 2**53 for side in (one, other))
+        if None in (one, other) or not (numbers or isinstance(way, ast.cmpop)):
+            return None
+        return one / other if isinstance(way, ast.Div) else OPERATORS[type(way)](one, other)
 
     def _call(self, node: ast.Call, names: Values) -> Any:
         """Keywords, the first text as ``name``, over those of the call before: ``from_pretrained("a").config(c=1)``."""
