@@ -1801,6 +1801,51 @@ def test_files_of_settings_that_a_command_names_are_read(tmp_path: Path) -> None
     assert read(tmp_path, hydra, "run.sh").workload == {"s": 512}
 
 
+MAKEFILE = """
+MODEL ?= Qwen/Qwen3-0.6B
+TP := 2  # cards
+ARGS = --max-model-len 4096 \\
+   --gpu-memory-utilization 0.9
+.PHONY: serve
+serve: deps
+\t@echo "serving $(MODEL)"
+\tvllm serve $(MODEL) --tensor-parallel-size $(TP) $(ARGS)
+clean:
+\t@for one in $$(ls *.log); do rm $$one; done
+"""
+DOCKERFILE = """
+FROM vllm/vllm-openai:latest
+ENV MODEL=Qwen/Qwen3-8B HF_HOME=/cache
+RUN pip install one && \\
+    pip install another
+ENTRYPOINT ["python3", "-m", "vllm.entrypoints.openai.api_server"]
+CMD ["--model", "Qwen/Qwen3-0.6B", \\
+     "--tensor-parallel-size", "2", "--max-model-len=4096"]
+"""
+JUSTFILE = """
+set shell := ["bash", "-c"]
+model := "Qwen/Qwen3-0.6B"
+default:
+    just --list
+serve port="8000":
+    @vllm serve {{model}} --tensor-parallel-size 2 --max-model-len 4096 --port {{port}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("Makefile", MAKEFILE), ("Dockerfile.serve", DOCKERFILE), ("justfile", JUSTFILE)]
+)
+def test_commands_of_makefiles_dockerfiles_and_justfiles_are_read(name: str, text: str, tmp_path: Path) -> None:
+    found = read(tmp_path, text, name)
+    assert (found.model.layers, found.workload, found.longest) == (28, {"phase": "decode", "t": 2}, 4096)
+
+
+def test_a_script_that_names_no_model_says_what_it_runs(tmp_path: Path) -> None:
+    script = "#!/bin/bash\nsbatch train/one.slurm $HOME\n"
+    with pytest.raises(InputError, match=r"states a model .*; what it runs may state one: train/one\.slurm"):
+        read(tmp_path, script, "run.sh")
+
+
 def test_a_release_without_its_organisation_is_one_and_tests_that_cannot_be_told_are_said(tmp_path: Path) -> None:
     script = "model=gpt2\nif [ $# -ge 1 ]; then\n  model=$1\nfi\npython chatbot.py --model_name_or_path $model\n"
     found = read(tmp_path, script, "run.sh")

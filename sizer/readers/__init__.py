@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -137,13 +138,18 @@ def _parse(text: str, where: str, config_format: str | None, asked: Source) -> C
         check_depth(found)
         return found
     plain = text.lstrip()[:1] != "{" or where.endswith(".ipynb")
+    rules = FORMATS["rewritten"].get(
+        Path(where).stem.lower(), ()
+    )  # a Makefile's words, and those that a shell has for them
     if plain and (config_format == "nanogpt" or where.endswith((".py", ".ipynb"))):
         from .python_code import parse_code
 
         found = parse_code(text, where, asked.settings, tree)
         said = found.pop("_commands", "") * ("Train" not in " ".join(found))  # what trains is no server
-    elif plain and config_format in (None, "megatron") and _reader("megatron").is_script(text, where):
+    elif plain and config_format in (None, "megatron") and (rules or _reader("megatron").is_script(text, where)):
         found, said = {}, text
+        for pattern, put in rules:
+            said = re.sub(pattern, put, said)
     else:
         found = tree.followed(parse_mapping(text, where)) | quantisation_of(Path(where))
         run = found.keys() & FORMATS["manifests"]["keys"]

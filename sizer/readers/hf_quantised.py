@@ -18,6 +18,7 @@ from shapes.recipes import WeightFormat
 
 from .reading import Fields, Values, fits, stated, table
 
+_TABLE = table("weights")
 #: A layer's number in a name, a star for it, or one that it begins with ("layers.1*").
 _LAYER = r"(?:^|\.)layers\.(\*|\d+\*?)(?:\.(.*))?$"
 _NEVER = ("moe.router", "moe.shared_gate")
@@ -80,11 +81,10 @@ def _names(said: str, path: str) -> bool:
 @cache
 def paths(name: str, sparse: str) -> tuple[str, ...]:
     """The names of a layer's matrix in classes; ``sparse``: the model type of one with experts, empty for others."""
-    words = table("weights")
     module, _, leaf = name.rpartition(".")
-    own = words["sparse"].get(sparse, words["sparse"][""]) if sparse else {}
-    modules = own.get(module, words["modules"].get(module, [module]))
-    leaves = words["leaves"].get(leaf, [leaf])
+    own = _TABLE["sparse"].get(sparse, _TABLE["sparse"][""]) if sparse else {}
+    modules = own.get(module, _TABLE["modules"].get(module, [module]))
+    leaves = _TABLE["leaves"].get(leaf, [leaf])
     return tuple(f"{module}.{leaf}" for module in modules for leaf in leaves)
 
 
@@ -156,7 +156,7 @@ def _quantised(block: Block, model: ModelShape, layer: int, scheme: Scheme, fiel
 
 
 def _format(name: str, group: int | None = None) -> WeightFormat:
-    title, bits, (rows, columns), scale_bits, recipe = table("weights")["formats"][name]
+    title, bits, (rows, columns), scale_bits, recipe = _TABLE["formats"][name]
     columns = group if group and columns and rows == 1 else columns
     return WeightFormat(title, bits, (rows, columns), scale_bits, recipe)
 
@@ -189,7 +189,7 @@ def _kept(fields: Fields) -> list[str]:
         "expected no layers with settings of their own: they are not read",
         "dynamic",
     )
-    return [*fields.strings(*table("weights")["kept"], of="modules' names"), *(f"re:{one[2:]}" for one in dynamic)]
+    return [*fields.strings(*_TABLE["kept"], of="modules' names"), *(f"re:{one[2:]}" for one in dynamic)]
 
 
 def _experts_alone(fields: Fields, name: str) -> Named:
@@ -237,7 +237,7 @@ def _modelopt(fields: Fields) -> Found:
 def _algorithm(fields: Fields) -> WeightFormat:
     """modelopt's format of a whole model or of some layers."""
     name = str(fields.config.get("quant_algo"))
-    fields.choice(name, table("weights")["formats"], "quant_algo")
+    fields.choice(name, _TABLE["formats"], "quant_algo")
     return _format(name, fields.optional("group_size"))
 
 
@@ -247,7 +247,7 @@ def _quark(fields: Fields) -> Found:
     def format_of(said: Fields) -> WeightFormat:
         sides = (said.raw(side) and said.nested(side) for side in ("weight", "input_tensors"))
         types = " ".join(side.text("dtype") if side else "none" for side in sides)
-        return _format(said.choice(types, table("weights")["quark"], "weight"))
+        return _format(said.choice(types, _TABLE["quark"], "weight"))
 
     layers = fields.nested("layer_quant_config")
     named = ((Names([name], fields), format_of(layers.nested(name))) for name in layers.config)
@@ -292,7 +292,7 @@ def _of_group(group: Fields) -> WeightFormat:
     weights, alone = group.nested("weights"), not isinstance(group.config.get("input_activations"), Mapping)
     bits, kind = weights.integer("num_bits"), weights.text("type", default="int")
     arithmetic = bits if alone else group.nested("input_activations").integer("num_bits")
-    words, recipes = {"int": "int", "float": "fp"}, table("weights")["recipes"]
+    words, recipes = {"int": "int", "float": "fp"}, _TABLE["recipes"]
     weights.refuse(
         kind not in words or bits not in (4, 8) or not (alone or f"{kind}{arithmetic}" in recipes),
         "expected 4 or 8 bits, float or int",
@@ -310,7 +310,7 @@ def _shared(weights: Fields) -> tuple[str, Pair]:
     """compressed-tensors' strategy, and the rows and columns that share a scale."""
     size, shape = weights.optional("group_size"), weights.raw("block_structure")
     strategy = weights.text("strategy", default="group" if size else "tensor")
-    rows, columns = weights.choice(strategy, table("weights")["strategies"], "strategy")
+    rows, columns = weights.choice(strategy, _TABLE["strategies"], "strategy")
     if strategy == "block" and isinstance(shape, list) and len(shape) == 2:
         rows, columns = shape
     return strategy, (rows, size if size and "group" in strategy else columns)

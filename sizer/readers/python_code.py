@@ -12,14 +12,14 @@ from typing import Any
 from shapes.errors import refuse
 
 from .loading import Tree, parse_mapping
-from .reading import FORMATS, Config, Values, named_plainly, recipe_of, unknown, with_settings
+from .reading import FORMATS, WORDS, Config, Values, named_plainly, recipe_of, unknown, with_settings
 from .shell.words import OPERATORS
 
 #: The most expressions that are read in one file, whose functions call each other and whose calls are nested, and the
 #: most characters of a call.
 MAX_READ = 100_000
 #: Sizes that a model's own code states, and settings do not.
-_SIZES = FORMATS["names"]["sizes"]
+_SIZES = WORDS["sizes"]
 
 
 def parse_code(text: str, where: str, settings: Config, tree: Tree) -> Values:
@@ -46,7 +46,7 @@ def parse_code(text: str, where: str, settings: Config, tree: Tree) -> Values:
         whole = file.options | found  # LoRA is often made deep inside
         if file.options.keys().isdisjoint(_SIZES) and named_plainly(whole):
             found = whole
-        runs = {kind: True for kind, one in FORMATS["names"]["code"].items() if re.search(one, text)}
+        runs = {kind: True for kind, one in WORDS["code"].items() if re.search(one, text)}
         return found | runs | {"_assigned": True, "_commands": "\n".join(file.commands)}
     chosen = settings.get("recipe", min(made) if len(made) == 1 else None)
     refuse(
@@ -223,7 +223,7 @@ class _Code:
         given = {one.arg or "": self._value(one.value, names) for one in node.keywords}
         if said.endswith("DataLoader") and "batch_size" in given:
             given["batch_size_per_gpu"] = given.pop("batch_size")  # each process loads its own
-        usual = FORMATS["names"]["usual"][""]  # what a recipe would take is not left to a default
+        usual = WORDS["usual"][""]  # what a recipe would take is not left to a default
         given |= {key: unknown(key) for key, value in given.items() if value is None and f"int {key}" in usual}
         for one in (said.rpartition(".")[2], given.get("action")):
             given = FORMATS["meant"].get(one, {}) | given

@@ -63,6 +63,8 @@ def table(name: str) -> Any:
 
 #: Each format's names of the dimensions, the keys that claim a file for it, and its defaults.
 FORMATS = table("formats")
+#: What names of models, and of settings of their runs, are told by.
+WORDS = FORMATS["names"]
 
 
 def whole(value: Any) -> Any:
@@ -463,7 +465,7 @@ def without_variant(name: str) -> str:
 
     qwen2_5_72b is Qwen2.5-72B, opt-1.3b is not opt-13b.
     """
-    bare = re.sub(FORMATS["names"]["variants"], "", basename(plain_name(name)))
+    bare = re.sub(WORDS["variants"], "", basename(plain_name(name)))
     bare = re.sub(r"(?<=\d)[-_. ]+(?=\d)", ".", bare)
     return re.sub(r"[-_ ]|(?<!\d)\.|\.(?!\d)", "", bare)
 
@@ -490,25 +492,24 @@ def named_plainly(config: Config) -> Config | None:
 
     It is none of a tokenizer, a teacher or the like. A note on others in usual keys.
     """
-    words = FORMATS["names"]
     held = names_of(config)
     said = {
         key: one
         for key in sorted(
             held[0], key=lambda key: ("train." not in key, "model" not in key, key == "model", key.count("."), key)
         )
-        if isinstance(one := at(config, key), str) and not re.search(words["others"], key)
+        if isinstance(one := at(config, key), str) and not re.search(WORDS["others"], key)
     }
-    usual = [key for key in said if key.count(".") < 2 and key.rpartition(".")[2] in words["keys"]]
+    usual = [key for key in said if key.count(".") < 2 and key.rpartition(".")[2] in WORDS["keys"]]
     usual.sort(key=lambda key: "$" in said[key] or not is_released(said[key]))  # a run's own name comes last
     if not usual and "model_type" not in config:
         deep = {  # a name and the folder of that name are one model
             basename(plain_name(one)): key
             for key, one in said.items()
-            if re.search(f"/|{_MARK}", one) and re.search(words["deep"], key)
+            if re.search(f"/|{_MARK}", one) and re.search(WORDS["deep"], key)
         }
         near = [key for key in deep.values() if is_released(said[key])] or [
-            key for key in deep.values() if re.search(words["own"], key)
+            key for key in deep.values() if re.search(WORDS["own"], key)
         ]
         usual = near * (len(near) == 1)
     also = {
@@ -521,13 +522,12 @@ def named_plainly(config: Config) -> Config | None:
 
 def _run(row: Config, held: Held) -> Config:
     """``row``; where no key says that it trains, one that decodes if a key serves or runs forward, else with a note."""
-    words = FORMATS["names"]
-    lacks = lacking(words["serves"], held)
+    lacks = lacking(WORDS["serves"], held)
     if "phase" in row or any(one.startswith("no ") for one in lacks):
         return row
     if phase := "prefill" * ("_forwards" in held[0]) if lacks else "decode":
         return {**row, "names": {}, "phase": phase}
-    return {**row, "also": row.get("also", {}) | dict.fromkeys(row["model"].split("|"), words["alone"])}
+    return {**row, "also": row.get("also", {}) | dict.fromkeys(row["model"].split("|"), WORDS["alone"])}
 
 
 def _known(format_name: str) -> Config:

@@ -22,8 +22,8 @@ from shapes.toml_table import nearest
 from .expressions import expressed, flat, with_settings_of
 from .loading import SETTINGS, is_name, parse_file
 from .reading import (
-    FORMATS,
     LACKS,
+    WORDS,
     Config,
     Names,
     NoModel,
@@ -48,7 +48,7 @@ def released(name: str) -> tuple[Config, str]:
 
     A copy keeps the name that it is a copy of, and a fine-tune the sizes, whoever has them.
     """
-    words, known = FORMATS["names"], known_names()
+    known = known_names()
     asked = plain_name(name)
     last = basename(asked)
     if found := known.get(asked):
@@ -57,7 +57,7 @@ def released(name: str) -> tuple[Config, str]:
         return parse_file(cached), str(cached)
     if found := known.get(last):
         return _row(found, f"; {name} is a copy by its name")
-    for pattern, bits in words["quantised"].items():
+    for pattern, bits in WORDS["quantised"].items():
         if copied := re.fullmatch(pattern, asked):
             with suppress(InputError):
                 config, note = released(basename(copied[1]))
@@ -66,7 +66,7 @@ def released(name: str) -> tuple[Config, str]:
                 return {**config, "quantization_config": bits}, note
     if found := variants().get(without_variant(last)):
         return _row(found, f"; {name} is a variant by its name, sizes and bits are that one's")
-    for said, globs in words["closed"].items():
+    for said, globs in WORDS["closed"].items():
         refuse(any(fits(asked, one) for one in globs), said, where=name)
     raise InputError(
         f"no such file, and no model of this name is known here{_nearest(last)}; --download asks "
@@ -205,7 +205,7 @@ def _given(row: Config, config: Config) -> tuple[Values, Values]:
     settings, degrees = dict(row.get("otherwise", {})), Values()
     for ours, theirs in row["names"].items():
         value, (degree, _, way) = at(config, ours), theirs.partition(" ")
-        if degree not in FORMATS["names"]["degrees"]:  # of a workload, as they are
+        if degree not in WORDS["degrees"]:  # of a workload, as they are
             if value not in (None, "auto") and not re.search("\0|\\${", str(value)):
                 settings[theirs] = isinstance(value, Mapping) or value
         elif degree == "kv_dtype":
@@ -221,15 +221,15 @@ def _with_usual(row: Config, config: Config) -> Config:
     They are for what it has no key for, where all that train have the same value. One that serves: with those that
     servers spell alike.
     """
-    words, found = FORMATS["names"], defaultdict[str, Values](dict)
+    found = defaultdict[str, Values](dict)
     own = {"phase", *row.get("otherwise", ())}
     own |= {theirs for ours, theirs in row["names"].items() if at(config, ours) is not None}
     phase = row.get("phase", "")
-    usual = words["usual"][phase]
+    usual = WORDS["usual"][phase]
     for place, value in flat(config).items():
         key = snaked(place.rpartition("__")[2])
         theirs = usual.get(f"{type(value).__name__} {key}") or usual.get(f"{key}={value}", "phase")
-        if theirs not in own and not re.search(words["elsewhere"][phase], place.lower()):
+        if theirs not in own and not re.search(WORDS["elsewhere"][phase], place.lower()):
             found[theirs][place.replace("__", ".")] = value
     batch = found.pop("_batch", {})  # a device's, where microbatches of it accumulate, and in a program
     alone = "gradient_accumulation_steps" in found or "program" in config
@@ -241,11 +241,7 @@ def _with_usual(row: Config, config: Config) -> Config:
 
 def _lora(config: Config, taken: Collection[str]) -> Values:
     """Keys that say LoRA but for those ``taken``: of that name, and of that value; none where it is off."""
-    said = {
-        place: one
-        for place, one in flat(config).items()
-        if re.fullmatch(FORMATS["names"]["lora"], f"{place}={one}".lower())
-    }
+    said = {place: one for place, one in flat(config).items() if re.fullmatch(WORDS["lora"], f"{place}={one}".lower())}
     off = any(one in (0, "", "null", "None") for one in said.values())
     return {} if off or any("lora" in one and at(config, one) is not None for one in taken) else said
 
@@ -256,12 +252,12 @@ def _further(reading: Reading, name: str, config: Config, read: Names, row: Conf
     InputError for a size that is not the model's own (an override, or another model), and where a model of another
     kind is trained.
     """
-    words, sizes, section = FORMATS["names"], dimensions(reading.model), read[0].rpartition(".")[0].replace(".", "__")
+    sizes, section = dimensions(reading.model), read[0].rpartition(".")[0].replace(".", "__")
     said = {*read, *row.get("also", ())}
     same = {(one.rpartition(".")[2], str(at(config, one))) for one in read}
     for place, value in flat(config).items():
         key, last = place.replace("__", "."), place.rpartition("__")[2]
-        size = sizes.get(words["sizes"].get(last)) if place.startswith(section) and type(value) is int else value
+        size = sizes.get(WORDS["sizes"].get(last)) if place.startswith(section) and type(value) is int else value
         refuse(
             key not in said and size not in (None, value),
             f"expected the {size} of {name}, which it names ({read[0]}): give a config.json with these sizes",
@@ -275,9 +271,9 @@ def _further(reading: Reading, name: str, config: Config, read: Names, row: Conf
                 yield Unread(key, shown, LACKS)
         elif place[:1] != "_" and not ({key, place} & said or ("critic" not in place and (last, str(value)) in same)):
             spelled = f"{place[:200]}={str(value)[:200].replace('=', ':')}".lower()
-            what = next((what for what, one in words["telling"].items() if re.search(one, spelled)), "")
+            what = next((what for what, one in WORDS["telling"].items() if re.search(one, spelled)), "")
             refuse(
-                what in words["another"] and "phase" not in row,
+                what in WORDS["another"] and "phase" not in row,
                 f"trains {what} and not {name}, which it names: no formula here; sizer check {name} for that model",
                 key,
                 value,

@@ -19,6 +19,7 @@ from sizer.readers.loading import SETTINGS, Tree
 from sizer.readers.reading import (
     FORMATS,
     LACKS,
+    WORDS,
     Config,
     Fields,
     Names,
@@ -160,11 +161,15 @@ def _model_command(script: Script) -> tuple[list[str], list[str]]:
         if any(map(_OPTION.match, words := _split([value] if isinstance(value, str) else value)))
     }
     if not any(map(_states_model, optional.values())):
-        raise NoModel("expected a command or a variable that states a model (--num-layers, --hidden-size ...)")
+        said = "expected a command or a variable that states a model (--num-layers, --hidden-size ...)"
+        ran = re.findall(_PROGRAM, " ".join(map(" ".join, script.commands)))
+        raise NoModel("; what it runs may state one: ".join([said, *ran[:1]]))
     note = f"no command takes them: read from {', '.join(optional)}"
     return [word for words in optional.values() for word in words], [note]
 
 
+#: A program or script that a command runs.
+_PROGRAM = r"[\w./-]+\.(?:py|sh|slurm|sbatch)\b"
 #: vllm serve NAME, lmdeploy serve api_server NAME, trtllm-serve [serve] NAME, llama-server -m NAME.gguf
 _SERVED = (
     r"(?:^| )(?:(?:trtllm-)?serve (?:serve |api_server |--[\w-]+=\S+ )*|"
@@ -188,7 +193,7 @@ def _naming(script: Script, launched: Values, tree: Tree) -> Values | None:
         found = tree.with_files(found | {"program": program, "settings_file": files})
         if devices := _devices(words, launched):
             found = without(found, _NODES + _PER_NODE) | {"_devices": devices}
-        found |= {kind: True for kind, one in FORMATS["names"]["programs"].items() if re.match(one, program)}
+        found |= {kind: True for kind, one in WORDS["programs"].items() if re.match(one, program)}
         if served:
             found = {"model": served[1], **found, "_serves": True}
         row = recipe_of(found)
@@ -209,7 +214,7 @@ def _naming(script: Script, launched: Values, tree: Tree) -> Values | None:
 
 def _first_of(named: list[Values]) -> Values | None:
     """The first command's options, with a note on the others; None where there is none."""
-    keys = *FORMATS["names"]["keys"], "n_layer", "n_embd"
+    keys = *WORDS["keys"], "n_layer", "n_embd"
     models = dict.fromkeys(" ".join(str(one[key]) for key in keys if key in one) for one in named)
     what = "models are named" if len(models) > 1 else "commands name it, with other options"
     more = f"several {what}; the first is read: {shorten(', '.join(models))}"

@@ -24,6 +24,7 @@ from sizer.readers.hf_decoders import recurrence
 from sizer.readers.reading import FORMATS, MAX_LAYERS, Fields, Names, Values, table, vocabulary
 from sizer.readers.shell.words import evaluated
 
+_TABLE = FORMATS["megatron"]
 #: A model, and what a person should know of how it was read.
 Noted = tuple[ModelShape, Names]
 #: A folder that is called by the tokenizer in it.
@@ -34,12 +35,11 @@ _PATTERNS = ("hybrid_layer_pattern", "hybrid_override_pattern")
 
 def build(fields: Fields) -> Noted:
     """The model of the arguments, and what a person should know of how it was read."""
-    known = FORMATS["megatron"]
-    fields.defaults = known["defaults"]
+    fields.defaults = _TABLE["defaults"]
     notes = _language_model(fields)
-    for key, what in known["refused"].items():
+    for key, what in _TABLE["refused"].items():
         value = fields.raw(key)
-        usual = any(name in str(value) for name in known["usual"].get(key, ()))
+        usual = any(name in str(value) for name in _TABLE["usual"].get(key, ()))
         fields.refuse(value not in (None, 0, "") and not usual, f"has no formula here: {what}", key)
     stacks = {"encoder_num_layers", "decoder_num_layers"} & fields.config.keys()
     program = str(fields.config.get("_program"))
@@ -204,13 +204,13 @@ def mamba_layer(fields: Fields) -> RecurrentShape:
     heads = fields.optional("mamba_num_heads")
     heads = heads or fields.quotient(inside, dim, f"twice the hidden size, {inside}", "mamba_head_dim")
     groups, state = fields.integer("mamba_num_groups"), fields.integer("mamba_state_dim")
-    made = recurrence(heads=heads, head_dim=dim, groups=groups, state=state, **FORMATS["megatron"]["mamba"])
+    made = recurrence(heads=heads, head_dim=dim, groups=groups, state=state, **_TABLE["mamba"])
     return made(fields)(0)
 
 
 def gated_delta(fields: Fields) -> RecurrentShape:
     """A gated delta net by Megatron's ``linear_`` arguments."""
-    sizes = {ours: fields.integer(key) for ours, key in FORMATS["megatron"]["gated_delta"].items()}
+    sizes = {ours: fields.integer(key) for ours, key in _TABLE["gated_delta"].items()}
     made = recurrence(kind="gated_delta", chunk=DELTA_CHUNK, key="linear_num_key_heads", **sizes)(fields)(0)
     return replace(made, norm=norm_weights(fields) * made.head_dim)
 
@@ -342,7 +342,7 @@ def position_embedding(fields: Fields) -> str:
 
 
 def _gated(fields: Fields) -> bool:
-    return True in [fields.flag(name) for name in FORMATS["megatron"]["gates"]]
+    return True in [fields.flag(name) for name in _TABLE["gates"]]
 
 
 def _width(fields: Fields) -> int:
