@@ -44,8 +44,8 @@ def document(answer: Plan) -> Document:
             f"{w.attention} attention, {kernels} kernels, stack {answer.stack}"
         ),
         Text(
-            f"{answer.fitting} splits fit, {len(answer.candidates) - answer.fitting} more may (over 92% of memory; "
-            f"last); predicted, not measured; layouts within {answer.ratio_error:.0%} are indistinguishable"
+            f"splits that fit: {answer.fitting}, may fit: {len(answer.candidates) - answer.fitting} (over 92% of "
+            f"memory; last); predicted, not measured; layouts within {answer.ratio_error:.0%} are indistinguishable"
         ),
         *lines(
             [f"a step of {tokens / 1e9:,.0f} G tokens: --global-batch counts sequences, is that meant?"]
