@@ -145,9 +145,8 @@ def deploy(
     if any(one.verdict == "refused" for one in found):
         # Powers of two, and what the heads divide over: degrees that people run.
         heads = dimensions(model).get("heads", 1)
-        others = [
-            other for other in range(1, 65) if not (64 % other and heads % other) and not (other % ep and ep % other)
-        ]
+        degrees = (other for other in range(1, 65) if 64 % other == 0 or heads % other == 0)
+        others = [other for other in degrees if other % ep == 0 or ep % other == 0]
         taken = [(one.engine, at) for at in others for one in over(at)[1] if one.verdict not in ("refused", "unknown")]
         found = [replace(one, taken_at=tuple(at for engine, at in taken if engine == one.engine)) for one in found]
     return Deployment(
@@ -260,7 +259,7 @@ def _multiples(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterat
     asked = [
         side
         for side in sides(model, tp, expert_tp, fused=True)
-        if side.dimension in fact.of and not (fact.cut and side.shards == 1 and not (side.merged and fact.merged))
+        if side.dimension in fact.of and (not fact.cut or side.shards > 1 or (side.merged and fact.merged))
     ]
     for name in dict.fromkeys(side.dimension for side in asked):
         own = (side for side in asked if side.dimension == name)

@@ -464,7 +464,10 @@ def _meant(expected: str, key: str | None, value: object) -> str:
         from sizer.readers.reading import table
 
         start, choices = "expected ", list(table("hf_defaults"))
-    near = [said] if said in choices else [sense] if sense else nearest(said, choices) if start == "expected " else []
+    if said in choices or sense:
+        near = [said if said in choices else sense]
+    else:
+        near = nearest(said, choices) if start == "expected " else []
     return f"; did you mean {near[0]}?" if near and near[0] != str(value) else ""
 
 
