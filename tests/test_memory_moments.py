@@ -34,7 +34,7 @@ from shapes.memory.moments import (
     most_in_flight,
     tapes_of_step,
 )
-from shapes.memory.tape import Tape, declared, line_of, listing, peak_bytes
+from shapes.memory.tape import DECLARED, Tape, line_of, listing, peak_bytes
 from shapes.model import (
     PRECISIONS,
     AttentionShape,
@@ -245,16 +245,16 @@ def test_replicas_have_buckets_as_large_as_their_gradients() -> None:
 
 
 def test_every_module_declared_is_understood_and_every_word_of_a_family_means_something() -> None:
-    lines = [line for module in declared()["modules"] for line in listing(module)]
+    lines = [line for module in DECLARED["modules"] for line in listing(module)]
     conditions = {word.lstrip("!") for line in lines for word in line.when.split()}
     # Words that modules.py and moments.py ask for themselves.
     asked = {"megatron", "layer", "wide-layer", "gelu_new", "no-pre-norms", "post-norms", "softmax-narrow"}
     asked |= {"returns-scores", "fills-mask", "clamped-gate", "fused-gate", "router-wide", "shared-last", "gemma"}
     asked |= {"logit-softcap", "fused-loss", "no-embedding-dropout", "joint-dropout", "buffer-mask", "buffer-table"}
     asked |= {"modulated", "norms-at-once"}
-    said = [*declared()["families"].values(), *(one["words"] for one in declared()["implementations"].values())]
+    said = [*DECLARED["families"].values(), *(one["words"] for one in DECLARED["implementations"].values())]
     assert {word for words in said for word in words.split()} <= conditions | asked
-    assert declared()["implementations"].keys() == set(get_args(Implementation))
+    assert DECLARED["implementations"].keys() == set(get_args(Implementation))
 
 
 def test_a_clause_that_there_is_not_is_refused_with_its_line() -> None:

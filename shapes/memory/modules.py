@@ -32,7 +32,7 @@ from shapes.operators.cores import attended, core_sizes, is_sparse
 from shapes.toml_table import hold
 from shapes.workload import Implementation, Loss, Workload
 
-from .tape import ByName, Runs, Tape, Tensor, declared, play
+from .tape import DECLARED, ByName, Runs, Tape, Tensor, play
 
 #: Words of modules.toml for how a family or implementation is written.
 Style = frozenset[str]
@@ -40,21 +40,21 @@ Style = frozenset[str]
 #: (VLLM_SPARSE_INDEXER_MAX_LOGITS_MB of vLLM, 512).
 INDEX_SCORES_BYTES = 512 * 2**20
 #: Families that were compared with MemTracker and whose totals are within 1% (tests/test_memory_tracker.py).
-CHECKED = frozenset(declared()["checked"]["families"])
-IMPLEMENTATIONS = declared()["implementations"]
+CHECKED = frozenset(DECLARED["checked"]["families"])
+IMPLEMENTATIONS = DECLARED["implementations"]
 
 
 @cache
 def style_of(model_type: str, implementation: Implementation) -> Style:
     """The style of the model's family; llama's where the family is not listed (most later ones copy it)."""
-    families = {} if implementation == "megatron" else declared()["families"]
+    families = {} if implementation == "megatron" else DECLARED["families"]
     words = frozenset(f"{IMPLEMENTATIONS[implementation]['words']} {families.get(model_type, '')}".split())
-    return words | {usual for usual, others in declared()["usual"].items() if words.isdisjoint(others)}
+    return words | {usual for usual, others in DECLARED["usual"].items() if words.isdisjoint(others)}
 
 
 def words_of(kind: str, shape: object) -> dict[str, bool]:
     """Words of a ``kind`` of parts, and whether each holds of the fields of ``shape``."""
-    return {word: hold(when, partial(getattr, shape)) for word, when in declared()["words"][kind].items()}
+    return {word: hold(when, partial(getattr, shape)) for word, when in DECLARED["words"][kind].items()}
 
 
 def buffer_bytes(model: ModelShape, style: Style, layers: int) -> int:
@@ -109,7 +109,7 @@ class Forward:
             "fp8-input": "fp8_act_input" in self.workload.saving.again,
         }
         self.words = self.style.union(compress(found, found.values()))
-        self.numbers = {name: attrgetter(field)(self) for name, field in declared()["numbers"].items()}
+        self.numbers = {name: attrgetter(field)(self) for name, field in DECLARED["numbers"].items()}
 
     def layer_tape(self, block: Block, hidden: int) -> Tape:
         """The tape with one layer of ``block`` on it."""
@@ -407,16 +407,16 @@ class Forward:
 
     def flash(self, attention: Attention, core: ByName) -> Tensor:
         """The core by a fused kernel; ``core``: queries, keys and values (q, k, v)."""
-        workload, (heads, kv_heads) = self.workload, attention.on_shard(self.t)
+        b, numbers = self.workload.b, self.core(attention)
         has_mask = masked(self.style, attention, self.s)
-        repeated, numbers = has_mask and core["k"].bytes < core["q"].bytes, self.core(attention)
-        if repeated and "expands-kv" in self.words and kv_heads == 1:
+        repeated = has_mask and core["k"].bytes < core["q"].bytes
+        if repeated and "expands-kv" in self.words and numbers["kv_heads"] == 1:
             # The one head is copied for all of them where there are several sequences, and else a view of itself.
-            expanded = 4 * self.rows * (heads if workload.b > 1 else 1)
+            expanded = 4 * self.rows * (numbers["heads"] if b > 1 else 1)
             return self.play("math", core, expanded=expanded, **numbers)
         # The mask is cast to the queries' type; one with a bias in it has that type, and all layers save one.
         words = {"repeated": repeated, "masked": has_mask and not alibi_in_fp32(self.style, attention)}
-        return self.play("flash", core, words, bias=workload.b * self.s**2 * self.element, **numbers)
+        return self.play("flash", core, words, bias=b * self.s**2 * self.element, **numbers)
 
     def core(self, attention: Attention) -> dict[str, int]:
         heads, kv_heads = attention.on_shard(self.t)
@@ -433,12 +433,12 @@ class Forward:
 
     def eager(self, attention: Attention, core: ByName) -> Tensor:
         """As ``flash``, its products by themselves."""
-        numbers, (heads, kv_heads) = self.core(attention), attention.on_shard(self.t)
+        numbers = self.core(attention)
         several = self.workload.b > 1 or self.megatron
         sinks = attention.sinks and not self.megatron
         words = {
             "several": several,
-            "copies": several or 1 < kv_heads < heads,
+            "copies": several or 1 < numbers["kv_heads"] < numbers["heads"],
             "alibi": alibi_in_fp32(self.style, attention),
             "sinks": sinks,
             # Autocast has CUDA's softmax in fp32.

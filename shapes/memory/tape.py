@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import accumulate, chain, count
 from sys import maxsize
 from types import CodeType
@@ -348,6 +348,8 @@ class _Backward:
         yield from gradient.read()
 
 
+#: Operators of each kind of module, and how families write them.
+DECLARED: Named = content(DATA / "modules.toml")
 #: Functions that put a module on the tape, by name.
 Runs = dict[str, Callable[..., Tensor]]
 
@@ -370,15 +372,9 @@ class Line:
     ways: dict[str, bool] = field(default_factory=dict)
 
 
-@cache
-def declared() -> Named:
-    """shapes/data/modules.toml, parsed."""
-    return content(DATA / "modules.toml")
-
-
 def listing(module: str) -> tuple[Line, ...]:
     """A module's lines."""
-    return tuple(map(line_of, declared()["modules"][module].strip().splitlines()))
+    return tuple(map(line_of, DECLARED["modules"][module].strip().splitlines()))
 
 
 def line_of(text: str) -> Line:
@@ -402,7 +398,7 @@ def line_of(text: str) -> Line:
 
 
 #: Clauses that are sums and those that are words alone -> the keyword of ``Tape.op`` or ``view``.
-_SUMS, _WAYS = (declared()["clauses"][kind] for kind in ("sums", "words"))
+_SUMS, _WAYS = (DECLARED["clauses"][kind] for kind in ("sums", "words"))
 
 
 @lru_cache(1024)
