@@ -517,6 +517,12 @@ def test_a_program_that_generates_and_does_not_train_decodes(tmp_path: Path) -> 
     assert forward.workload == {"phase": "prefill", "b": 8}
 
 
+def test_a_release_that_a_class_loads_by_its_name_alone_is_one(tmp_path: Path) -> None:
+    text = "BIG = not False\nclass Sizes:\n    name = 'gpt2-xl' if BIG else 'gpt2'\n"
+    text += "model = GPT2LMHeadModel.from_pretrained(Sizes.name)\nTrainer(model=model)\n"
+    assert read(tmp_path, text).model.layers == 48
+
+
 def test_nanogpts_own_program_is_read(tmp_path: Path) -> None:
     text = "n_layer = 2\nn_head = 2\nn_embd = 64\ninit_from = 'scratch'\nmodel_args = dict(n_layer=n_layer)\n"
     text += "if init_from == 'scratch':\n    gptconf = GPTConfig(**model_args)\n    model = GPT(gptconf)\n"

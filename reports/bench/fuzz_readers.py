@@ -47,6 +47,9 @@ def seeds() -> dict[str, bytes]:
     found |= {"megatron.yaml": (test_recipes_named.MEGATRON % "").encode()}
     found |= {"bridge.py": test_python_code.BRIDGE.encode(), "titan.py": test_python_code.TITAN.encode()}
     found |= {"main.py": test_python_code.MAIN.encode()}
+    found |= {"choose.py": test_python_code.CHOOSES.format(test_python_code.TRAINER).encode()}
+    found |= {"Makefile": test_recipes_named.MAKEFILE.encode(), "Dockerfile": test_recipes_named.DOCKERFILE.encode()}
+    found |= {"justfile": test_recipes_named.JUSTFILE.encode()}
     found |= {"loop.py": test_python_code.LOOP.encode(), "program.py": test_python_code.PROGRAM.encode()}
     found |= {"train.ipynb": test_python_code.notebook(test_python_code.CELLS).encode()}
     found["bench.sh"] = b"for n in 1 2; do OUT=$(python -m sglang.bench_serving --model Qwen/Qwen3-8B --n $n); done"

@@ -43,6 +43,8 @@ from .hf_blocks import (
 )
 from .reading import FORMATS, Fields, Values
 
+_TABLE = FORMATS["huggingface"]
+
 
 def gpt_neo_windows(fields: Fields) -> Window:
     """``attention_types``: [[["global", "local"], 12]], the kinds of layers and how often they come."""
@@ -281,7 +283,7 @@ def blocks_of_keys(fields: Fields, indexer: Indexer) -> Core:
 
 
 #: The words for layers, and how many tokens their entries stand for (0: a window alone).
-_RATES: dict[str, int] = FORMATS["huggingface"]["rates"]
+_RATES: dict[str, int] = _TABLE["rates"]
 
 
 def _rates(fields: Fields) -> list[int]:
@@ -306,7 +308,7 @@ def shared_keys(fields: Fields, core: SharedKeyShape, indexer: Indexer) -> Core:
     fields.quotient(core.heads, core.out_groups, f"the {core.heads} attention heads", "o_groups")
     core = replace(core, window=fields.count("sliding_window") or None, rotary_dim=rotary)
     said, shapes = fields.nested("compress_rates"), {0: core}
-    for kind, short, name, series in FORMATS["huggingface"]["compressors"]:
+    for kind, short, name, series in _TABLE["compressors"]:
         rate = fields.optional(short) or said.optional(name) or kind
         shapes[kind] = replace(core, compressor=Compressor(rate, dim, series))
         if series == 2:
@@ -316,7 +318,7 @@ def shared_keys(fields: Fields, core: SharedKeyShape, indexer: Indexer) -> Core:
 
 
 #: Names of layers -> what they are.
-_KINDS: dict[str, str] = FORMATS["huggingface"]["layer_kinds"]
+_KINDS: dict[str, str] = _TABLE["layer_kinds"]
 #: Groups of heads that share keys and queries, as files call them.
 _GROUPS = (*NAMES["linear_key_heads"], *NAMES["state_groups"])
 
@@ -367,7 +369,7 @@ def state_head_dim(fields: Fields, heads: str, dim: str, expand: str, inner: str
 def listed_parts(fields: Fields) -> list[str]:
     """nemotron_h's layers of one part each: Mamba-2 (M), attention (*), an MLP (-) or experts (E)."""
     listed = fields.strings("layers_block_type", "layer_types") or list(fields.text("hybrid_override_pattern"))
-    return _kinds(fields, listed or FORMATS["huggingface"]["parts_usual"], "hybrid_override_pattern")
+    return _kinds(fields, listed or _TABLE["parts_usual"], "hybrid_override_pattern")
 
 
 def parts_with_experts(fields: Fields) -> list[bool]:

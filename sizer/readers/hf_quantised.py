@@ -163,7 +163,7 @@ def _format(name: str, group: int | None = None) -> WeightFormat:
 
 def _scheme(fields: Fields, experts: str) -> Scheme | None:
     """How the release is quantised, by its method; None: not at all."""
-    guessed = next((kind for key, kind in _GUESSED.items() if key in fields.config), "modelopt")
+    guessed = next((kind for key, kind in _TABLE["guessed"].items() if key in fields.config), "modelopt")
     method = fields.text("quant_method") or guessed
     whole = fields.prefix.split(".")[0]
     known = f"expected one of {', '.join(METHODS)}; --set {whole}=null sizes the model in 16 bits"
@@ -175,10 +175,6 @@ def _scheme(fields: Fields, experts: str) -> Scheme | None:
     if experts == "fp4" and method == "fp8" and not named:
         named = _experts_alone(fields, "W4A8_MXFP4_FP8")  # DeepSeek-V4
     return Scheme(usual, kept, named) if usual or named else None
-
-
-#: Keys of methods that write no name: bitsandbytes, and MLX, which is not known.
-_GUESSED = {"load_in_8bit": "bitsandbytes", "bits": "mlx"}
 
 
 def _kept(fields: Fields) -> list[str]:
@@ -292,7 +288,7 @@ def _of_group(group: Fields) -> WeightFormat:
     weights, alone = group.nested("weights"), not isinstance(group.config.get("input_activations"), Mapping)
     bits, kind = weights.integer("num_bits"), weights.text("type", default="int")
     arithmetic = bits if alone else group.nested("input_activations").integer("num_bits")
-    words, recipes = {"int": "int", "float": "fp"}, _TABLE["recipes"]
+    words, recipes = _TABLE["prefixes"], _TABLE["recipes"]
     weights.refuse(
         kind not in words or bits not in (4, 8) or not (alone or f"{kind}{arithmetic}" in recipes),
         "expected 4 or 8 bits, float or int",

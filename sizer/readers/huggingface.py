@@ -93,6 +93,8 @@ def _rows(made: Function, **given: Any) -> Callable[[Fields], Any]:
     return lambda fields: made(fields, *given.values())
 
 
+NAME = "huggingface"
+_TABLE = FORMATS[NAME]
 #: How a trait is read -> the function of a file's fields that its table's entries make.
 _WAYS: dict[str, Callable[..., Callable[[Fields], Any]]] = {
     "flag": lambda then=True, otherwise=False, **given: _either(_read("flag", **given), then, otherwise),
@@ -107,7 +109,7 @@ _WAYS: dict[str, Callable[..., Callable[[Fields], Any]]] = {
     "share": lambda share, key="partial_rotary_factor": rotary_share(share, key),
     "call": _call,
     "every": lambda every, keys=(), **ends: all_but_every(every, *keys, **ends),
-    **{kind: partial(_read, kind) for kind in FORMATS["huggingface"]["reads"]},
+    **{kind: partial(_read, kind) for kind in _TABLE["reads"]},
 }
 
 
@@ -178,12 +180,9 @@ def _stack(fields: Fields, table: Values) -> Stack:
     return stack(fields, part, mlps, **traits)
 
 
-NAME = "huggingface"
-
 #: Where wrappers hold their text tower.
 _TEXTS = ("text_config", "llm_config", "language_config")
 
-_TABLE = FORMATS[NAME]
 #: Types that hold the part we size under a key: type -> (key, that part's type where it does not say, the part).
 NESTED: dict[str, tuple[str, str, str]] = _TABLE["nested"]
 #: Types whose absent keys another type's class fills in.

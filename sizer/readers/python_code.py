@@ -179,7 +179,7 @@ class _Code:
         try:
             match node:
                 case ast.Name(name):  # an argument that no call gives is the program's option of its name
-                    return names.get(name, self.options.get(name))
+                    return names.get(name, self.options.get(name, self.names.get(name)))
                 case ast.Attribute(inner, name):
                     # A parser fills in an option's default, or that of a class of settings.
                     for one in (self._value(inner, names), self.options, *self.names.values()):
@@ -188,6 +188,9 @@ class _Code:
                 case ast.IfExp(test, one, other):
                     holds, one, other = (self._value(side, names) for side in (test, one, other))
                     return _agreed(node, one, other) if not isinstance(holds, bool) else one if holds else other
+                case ast.UnaryOp(ast.Not(), inner):
+                    holds = self._value(inner, names)
+                    return None if holds is None else not holds
                 case ast.Call():
                     return self._call(node, names)
                 case ast.List(listed):
@@ -221,8 +224,6 @@ class _Code:
         said = ast.unparse(node.func)
         self._read += len(said)
         given = {one.arg or "": self._value(one.value, names) for one in node.keywords}
-        if said.endswith("DataLoader") and "batch_size" in given:
-            given["batch_size_per_gpu"] = given.pop("batch_size")  # each process loads its own
         usual = WORDS["usual"][""]  # what a recipe would take is not left to a default
         given |= {key: unknown(key) for key, value in given.items() if value is None and f"int {key}" in usual}
         for one in (said.rpartition(".")[2], given.get("action")):

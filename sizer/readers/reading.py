@@ -506,7 +506,7 @@ def named_plainly(config: Config) -> Config | None:
         deep = {  # a name and the folder of that name are one model
             basename(plain_name(one)): key
             for key, one in said.items()
-            if re.search(f"/|{_MARK}", one) and re.search(WORDS["deep"], key)
+            if re.search(WORDS["path"], f"{key}={one}") and re.search(WORDS["deep"], key)
         }
         near = [key for key in deep.values() if is_released(said[key])] or [
             key for key in deep.values() if re.search(WORDS["own"], key)

@@ -164,7 +164,6 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         *(said for key, said in row.get("also", {}).items() if at(config, key) and f"_{key}" not in config),
     )
     rounds = _rounds(row, config)
-    longest = degrees.pop("longest", reading.longest)
     own = stated(
         phase=row.get("phase"),
         s=at(rounds, "share.length"),
@@ -175,8 +174,8 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         source=where,
         keys={},
         notes=notes,
+        longest=degrees.pop("longest", reading.longest),  # which is none of the workload's
         workload={**reading.workload, **own, **degrees, **rounds.pop("train", {})},
-        longest=longest,
         unread=(*reading.unread, *_further(reading, called, config, (key, *taken, *lora), row)),
         rounds=rounds,
     )
@@ -231,9 +230,11 @@ def _with_usual(row: Config, config: Config) -> Config:
         theirs = usual.get(f"{type(value).__name__} {key}") or usual.get(f"{key}={value}", "phase")
         if theirs not in own and not re.search(WORDS["elsewhere"][phase], place.lower()):
             found[theirs][place.replace("__", ".")] = value
-    batch = found.pop("_batch", {})  # a device's, where microbatches of it accumulate, and in a program
-    alone = "gradient_accumulation_steps" in found or "program" in config
-    if alone and "per_device_train_batch_size" not in own:
+    batch = found.pop(
+        "_batch", {}
+    )  # a device's, where microbatches of it accumulate, and where a process loads its own
+    loads = "gradient_accumulation_steps" in found or "program" in config or "DataLoader" in str(batch)
+    if loads and "per_device_train_batch_size" not in own:
         found.setdefault("per_device_train_batch_size", batch)
     usual = {key: theirs for theirs, said in found.items() if len({*said.values()}) == 1 for key in said}
     return {**row, "names": {**usual, **row["names"]}}
@@ -273,7 +274,7 @@ def _further(reading: Reading, name: str, config: Config, read: Names, row: Conf
             spelled = f"{place[:200]}={str(value)[:200].replace('=', ':')}".lower()
             what = next((what for what, one in WORDS["telling"].items() if re.search(one, spelled)), "")
             refuse(
-                what in WORDS["another"] and "phase" not in row,
+                what in WORDS["another"] and row.get("phase") != "decode",
                 f"trains {what} and not {name}, which it names: no formula here; sizer check {name} for that model",
                 key,
                 value,

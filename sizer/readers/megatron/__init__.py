@@ -161,9 +161,9 @@ def _model_command(script: Script) -> tuple[list[str], list[str]]:
         if any(map(_OPTION.match, words := _split([value] if isinstance(value, str) else value)))
     }
     if not any(map(_states_model, optional.values())):
-        said = "expected a command or a variable that states a model (--num-layers, --hidden-size ...)"
         ran = re.findall(_PROGRAM, " ".join(map(" ".join, script.commands)))
-        raise NoModel("; what it runs may state one: ".join([said, *ran[:1]]))
+        expected = "expected a command or a variable that states a model (--num-layers, --hidden-size ...)"
+        raise NoModel("; what it runs may state one: ".join([expected, *ran[:1]]))
     note = f"no command takes them: read from {', '.join(optional)}"
     return [word for words in optional.values() for word in words], [note]
 
