@@ -28,7 +28,7 @@ from shapes.model import (
 from shapes.model.layers import Attention
 from shapes.model.mixers import Linears
 from shapes.model.stages import adapters, is_quantised
-from shapes.operators.cores import attended, core_sizes, is_sparse
+from shapes.operators.cores import attended, core_sizes, is_sparse, tiled
 from shapes.toml_table import hold
 from shapes.workload import Implementation, Loss, Workload
 
@@ -421,6 +421,7 @@ class Forward:
     def core(self, attention: Attention) -> dict[str, int]:
         heads, kv_heads = attention.on_shard(self.t)
         batch = self.workload.b * heads
+        windows, queries, keys = tiled(attention, self.s, self.s)
         return {
             "heads": heads,
             "kv_heads": kv_heads,
@@ -428,7 +429,7 @@ class Forward:
             "v_dim": attention.v_dim,
             "q_rank": attention.q_lora_rank or 0,
             "batch": batch,
-            "square": batch * self.s**2,
+            "square": batch * queries * keys // windows,
         }
 
     def eager(self, attention: Attention, core: ByName) -> Tensor:

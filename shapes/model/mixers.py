@@ -113,7 +113,7 @@ def matrices(part: object, **own: Any) -> Linears:
             continue
         units = tuple((size(whole), size(each)) for whole, each in re.findall("([^,]+) x ([^,]+)", outputs))
         rows = sum(starmap(mul, units)) if units else size(outputs)
-        more = {key: size(field) for key, field in re.findall("([a-z]+):([a-z_]+)", said)}
+        more = {key: size(field) for key, field in re.findall(r"([a-z]+):(\S+)", said)}
         title = name.replace("*", getattr(part, "prefix", ""))
         found.append(Linear(title, rows, size(inputs), shard=shard or "none", units=units, **more))  # type: ignore[arg-type] # one of three words
     return tuple(found)
@@ -135,6 +135,9 @@ def vectors(part: object, t: int = 1, **own: Any) -> Vectors:
 QkNorm = Literal["none", "head", "full"]
 Gate = Literal["none", "queries", "apart", "heads"]
 KeysValues = Literal["apart", "pair", "one", "borrowed"]
+#: Windows, and rows of queries and of keys.
+Tiles = tuple[int, int | None, int | None]
+WHOLE: Tiles = (1, None, None)
 
 
 @frozen
@@ -217,7 +220,10 @@ class AttentionShape:
     or an earlier layer's keys and values (gemma3n). ``v_norm``: values are normed, without a weight.
     ``inputs``: hidden sizes that the projections read (EAGLE-3's draft: 2). ``indexer`` chooses the keys. ``cores``:
     times that the core runs, on parts of the values (diffllama: 2). ``q_lora_rank``: of a normed latent that the
-    queries come through (Step-3).
+    queries come through (Step-3). ``reads``: channels that the projections read where that is another layer's hidden
+    size (None: ``inputs`` of the layer's own). ``tiles``: windows of an image that see themselves alone, rows that
+    queries and that keys have of a sequence (None: its tokens): more where windows are filled up, and fewer queries
+    where these are pooled (Hiera).
     """
 
     heads: Count
@@ -243,6 +249,8 @@ class AttentionShape:
     indexer: Indexer | None = None
     cores: int = 1
     q_lora_rank: int | None = None
+    reads: int | None = None
+    tiles: Tiles = WHOLE
 
     def __post_init__(self) -> None:
         expected = f"expected a divisor of the {self.heads} attention heads"
@@ -284,6 +292,7 @@ class _Latent(Listed):
     __slots__ = ()
     cross: ClassVar[bool] = False
     cores: ClassVar[int] = 1
+    tiles: ClassVar[Tiles] = WHOLE
     v_norm: ClassVar[bool] = False
     keys_values: ClassVar[KeysValues] = "apart"
     qk_norm: ClassVar[QkNorm] = "none"

@@ -145,7 +145,9 @@ def block_elementwise(block: Block, hidden: int, s: int, run: Lowering) -> Liste
         yield from _attention_elementwise(part, s, run)
     additions = 1 if block.parallel else len(block.parts)
     gates = sum(linear.name == "norm_gate.up" for linear in block.before)
-    yield from _moved(block, run, whole=whole, gates=gates, additions=additions, drops=min(2, len(block.parts)))
+    yield from _moved(
+        block, run, whole=whole, hidden=hidden, gates=gates, additions=additions, drops=min(2, len(block.parts))
+    )
     if block.streams:
         yield from _moved(block.streams, run, whole=whole, additions=additions)
     t, mlp = run.workload.t, block.mlp
@@ -167,6 +169,7 @@ def _attention_elementwise(attention: Attentions | None, s: int, run: Lowering) 
     workload = run.workload
     heads, kv_heads = attention.on_shard(workload.t)
     tokens = workload.own_tokens(s)
+    windows, _, keys = tiled(attention, s, s)
     # Keys of another layer are normed and rotated there.
     turned = heads + (kv_heads if attention.keys_values != "borrowed" else 0)
     yield from _moved(
@@ -177,7 +180,7 @@ def _attention_elementwise(attention: Attentions | None, s: int, run: Lowering) 
         turned=turned,
         latents=sum(number for name, number in vectors(attention, hidden=0) if "_norm" in name),
         tokens=tokens,
-        square=tokens * s * heads * attention.cores,
+        square=tokens * keys // windows * heads * attention.cores,
         eager=workload.attention == "eager",
     )
 
@@ -255,6 +258,12 @@ def parameter_copies(held: ShardParameters, workload: Workload) -> Listed:
         yield Elementwise("copies", "wgrad", "accumulate", *moved, "fp32")
 
 
+def tiled(attention: Attentions, q_len: int, kv_len: int) -> Triple:
+    """(windows, rows of queries, rows of keys) of a sequence of so many tokens."""
+    windows, queries, keys = attention.tiles
+    return windows, queries or q_len, keys or kv_len
+
+
 def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: int) -> Listed:
     """softmax(Q K^T) V, forward and backward, without its projections and elementwise parts."""
     workload = run.workload
@@ -264,7 +273,9 @@ def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len
     narrow, causal = workload.attention_dtype, attention.causal and not attention.cross
     eager = not narrow and workload.attention == "eager"
     # Written out, scores of other documents are masked and computed all the same.
-    pieces = -(-q_len // workload.document) if workload.document and causal and not eager else 1
+    pieces, q_len, kv_len = tiled(attention, q_len, kv_len)
+    if workload.document and causal and not eager:
+        pieces = -(-q_len // workload.document)
     core = Attention(
         name=run.prefix if eager else f"{run.prefix}.core",
         phase="forward",

@@ -1,7 +1,7 @@
 """The parts that declare Hugging Face's families: attention, MLPs and experts, layers in order.
 
 A part reads its fields and answers a layer's shape by its index. Any trait of a part or a family may be a function of
-the fields (``flag("attention_bias")``), called when a file is read.
+the fields, called when a file is read.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from shapes.model.layers import each_layer
 from shapes.model.mixers import Linears
 
 from .expressions import sized
-from .reading import FORMATS, Fields, Names, Values
+from .reading import FORMATS, MAX_LAYERS, Fields, Names, Values, table
 
 _TABLE = FORMATS["huggingface"]
 #: By what names a file says a dimension, or a key of one class, which takes the last for it.
@@ -44,43 +44,50 @@ Window = Callable[[int], int | None]
 Chosen = Callable[[int], bool]
 Core = Callable[[int], Attention]
 Dense = Callable[[int], Mlp]
-Windows = Callable[[Fields], Window | None]
-AttentionPart = Callable[[Fields], Core]
-MlpPart = Callable[[Fields], Dense]
 
 
-def flag(name: str, default: bool = False) -> Callable[[Fields], bool]:
-    return lambda fields: fields.flag(name, default=default)
+def rotary_share(fields: Fields, share: float, key: str = "partial_rotary_factor") -> float:
+    """The ``share`` of a head's channels that is rotated, which a file may say in ``rope_parameters``."""
+    nested = fields.raw("rope_parameters")
+    there = isinstance(nested, dict) and "partial_rotary_factor" in nested
+    said = fields.nested("rope_parameters") if there else fields
+    return min(said.number(key, "partial_rotary_factor", default=share), 1.0)
 
 
-def rotary_share(default: float, *names: str) -> Callable[[Fields], float]:
-    """The share of a head's channels that is rotated, of the classes that read it: in ``rope_parameters`` or not."""
-
-    def share(fields: Fields) -> float:
-        nested = fields.raw("rope_parameters")
-        there = isinstance(nested, dict) and "partial_rotary_factor" in nested
-        said = fields.nested("rope_parameters") if there else fields
-        return min(said.number(*names, "partial_rotary_factor", default=default), 1.0)
-
-    return share
+def shared_heads(fields: Fields, shared: str) -> int:
+    """Key/value heads, which divide the heads: as many where the key is absent."""
+    return fields.kv_heads(all_heads(fields), shared)
 
 
-def total(fields: Fields, said: str) -> int:
-    """A sum of products of numbers, dimensions and keys, which the file or its class has; 0 of an absent ``_key``."""
+def total(fields: Fields, total: str) -> int:
+    """A sum of products of numbers, dimensions and keys, which the file or its class has; 0 of an absent ``_key``.
+
+    ``part__key``: of a part of the file.
+    """
 
     def size(name: str) -> float:
-        names = NAMES.get(name, [name.lstrip("_")])
-        value = fields.count(*names) if name[0] == "_" else fields.required(*names)
+        *path, key = name.split("__")
+        own, names = section(fields, path), NAMES.get(key, [key.lstrip("_")])
+        value = own.count(*names) if name[0] == "_" else own.required(*names)
         if isinstance(value, float):
-            return fields.number(*names)
-        return value if isinstance(value, bool) else fields.integer(*names) if value else 0
+            return own.number(*names)
+        return value if isinstance(value, bool) else own.integer(*names) if value else 0
 
-    return sized(said, size)
+    return sized(total, size)
 
 
-def matrices(fields: Fields, rows: Rows) -> Linears:
+def section(fields: Fields, path: Sequence[str]) -> Fields:
+    """The part of a file under these keys, each in the one before, with its class's defaults."""
+    for key in path:
+        part = fields.nested(key)
+        fields = replace(part, defaults=table("hf_defaults").get(_TABLE["sections"].get(key), {}))
+    return fields
+
+
+def matrices(fields: Fields, matrices: Rows) -> Linears:
     """The matrices of a table's rows: name, outputs, inputs (as ``total``), rows a sequence (none: its tokens), words.
 
+    Behind these may be how many of them there are.
     Words are "bias"; "conv"; "given": its input learns nothing; "idle": it does not run backward; "shared": another
     matrix has its parameters; "column", "row": how it is sharded.
     """
@@ -97,8 +104,9 @@ def matrices(fields: Fields, rows: Rows) -> Linears:
             learns="idle" not in how,
             shared="shared" in how,
         )
-        for name, out, inputs, tokens, how in rows
+        for name, out, inputs, tokens, how, *times in matrices
         if (outputs := total(fields, out))
+        for _ in range(total(fields, *times) if times else 1)
     )
 
 
@@ -156,17 +164,13 @@ def sliding_where(fields: Fields, near: Chosen, given: int | None = None) -> Win
     return of
 
 
-def all_but_every(period: int, *names: str, first: bool = False) -> Windows:
-    """All layers slide but the last of each period (or its ``first``), which ``names`` may give, or spell (LLLG)."""
-
-    def windows(fields: Fields) -> Window:
-        given = fields.raw(*names)
-        if isinstance(given, str) and set(given) == {"L", "G"}:
-            return sliding_where(fields, lambda layer: given[layer % len(given)] == "L")
-        every = fields.count(*names) or period
-        return sliding_where(fields, lambda layer: (layer + (not first)) % every != 0)
-
-    return windows
+def all_but_every(fields: Fields, every: int, keys: Sequence[str] = (), first: bool = False) -> Window:
+    """All layers slide but the last of each period (or its ``first``), which ``keys`` may give, or spell (LLLG)."""
+    given = fields.raw(*keys)
+    if isinstance(given, str) and set(given) == {"L", "G"}:
+        return sliding_where(fields, lambda layer: given[layer % len(given)] == "L")
+    period = fields.count(*keys) or every
+    return sliding_where(fields, lambda layer: (layer + (not first)) % period != 0)
 
 
 def said(of: Any, trait: Any) -> Any:
@@ -180,15 +184,16 @@ def told(fields: Fields, traits: Values) -> Values:
 
 
 def attention(
+    fields: Fields,
     *,
-    windows: Windows | None = None,
+    windows: Any = None,
     bias: Any = None,
     rotates: Any = None,
     local: Values | None = None,
     whole: Values | None = None,
     each: Any = None,
     **traits: Any,
-) -> AttentionPart:
+) -> Core:
     """Self-attention from the usual fields.
 
     ``bias``: of all projections; ``rotates``: fields -> (layer, its window) -> whether it rotates at all; ``local`` and
@@ -198,21 +203,17 @@ def attention(
     """
     if bias is not None:
         traits = {"qkv_bias": bias, "o_bias": bias, **traits}
+    near, far = (_attention(fields, {**traits, **(others or {})}) for others in (local, whole))
+    window = (windows and windows(fields)) or (lambda _: None)
+    rotated = rotates(fields) if rotates else lambda *_: True
+    own = each(fields) if each else lambda _: {}
 
-    def part(fields: Fields) -> Core:
-        near, far = (_attention(fields, {**traits, **(others or {})}) for others in (local, whole))
-        window = (windows and windows(fields)) or (lambda _: None)
-        rotated = rotates(fields) if rotates else lambda *_: True
-        own = each(fields) if each else lambda _: {}
+    def of(layer: int) -> Attention:
+        sees = window(layer)
+        shape = far if sees is None else near
+        return replace(shape, window=sees, rotary_dim=shape.rotary_dim if rotated(layer, sees) else 0, **own(layer))
 
-        def of(layer: int) -> Attention:
-            sees = window(layer)
-            shape = far if sees is None else near
-            return replace(shape, window=sees, rotary_dim=shape.rotary_dim if rotated(layer, sees) else 0, **own(layer))
-
-        return of
-
-    return part
+    return of
 
 
 def _attention(fields: Fields, traits: Values) -> AttentionShape:
@@ -227,21 +228,18 @@ def _attention(fields: Fields, traits: Values) -> AttentionShape:
     return AttentionShape(kv_heads=kv_heads, rotary_dim=int(said["head_dim"] * said.pop("rotary")), **said)
 
 
-def mlp(width: Any = lambda fields: fields.integer("intermediate_size"), **traits: Any) -> MlpPart:
+def mlp(fields: Fields, width: Any = lambda fields: fields.integer("intermediate_size"), **traits: Any) -> Dense:
     """An MLP in every layer; ``traits`` are further fields of MlpShape. A list of widths is one of each layer."""
-
-    def part(fields: Fields) -> Dense:
-        said = told(fields, {"width": width, **traits})
-        widths = said.pop("width")
-        if isinstance(widths, list):
-            return lambda layer: MlpShape(widths[layer], **said)
-        shape = MlpShape(widths, **said)
-        return lambda _: shape
-
-    return part
+    said = told(fields, {"width": width, **traits})
+    widths = said.pop("width")
+    if isinstance(widths, list):
+        return lambda layer: MlpShape(widths[layer], **said)
+    shape = MlpShape(widths, **said)
+    return lambda _: shape
 
 
 def experts(
+    fields: Fields,
     *,
     sparse: Any = True,
     dense: Values | None = None,
@@ -250,34 +248,30 @@ def experts(
     shared_number: Any = 0,
     router_scalars: Any = False,
     **traits: Any,
-) -> MlpPart:
+) -> Dense:
     """Experts of ``width`` in the layers that ``sparse`` says (of all, in a list, or fields -> layer -> whether).
 
     Elsewhere an MLP of the traits ``dense``. ``shared``: the width of the MLP that all tokens meet, or
     ``shared_number`` experts'. ``router_scalars``: the router learns one number an expert and its matrix. ``traits``:
     of MoeShape.
     """
-
-    def part(fields: Fields) -> Dense:
-        where, plain = said(fields, sparse), dense or {}
-        has = where if isinstance(where, list) else [said(layer, where) for layer in range(layer_count(fields))]
-        other = None if all(has) else mlp(**plain)(fields)
-        if not other:
-            fields.ignore("intermediate_size")  # the width of dense layers, and there are none
-        elif not any(has):
-            fields.ignore(*EXPERTS, *TOP_K, "moe_intermediate_size", "n_shared_experts")
-            return other
-        own = told(fields, {"width": width, **traits})
-        if together := said(fields, shared) or said(fields, shared_number) * own["width"]:
-            own["shared"] = MlpShape(**{**told(fields, plain), "width": together})
-        if said(fields, router_scalars):
-            own["router_parameters"] = fields.integer(*EXPERTS)
-        number = own.pop("experts", None) or fields.integer(*EXPERTS)
-        own["groups"] = tuple(fields.count(one) or 1 for one in ("n_group", "topk_group"))
-        moe = MoeShape(number, own.pop("top_k", None) or fields.top_k(number, *TOP_K), **own)
-        return lambda layer: moe if has[layer] or not other else other(layer)
-
-    return part
+    where, plain = said(fields, sparse), dense or {}
+    has = where if isinstance(where, list) else [said(layer, where) for layer in range(layer_count(fields))]
+    other = None if all(has) else mlp(fields, **plain)
+    if not other:
+        fields.ignore("intermediate_size")  # the width of dense layers, and there are none
+    elif not any(has):
+        fields.ignore(*EXPERTS, *TOP_K, "moe_intermediate_size", "n_shared_experts")
+        return other
+    own = told(fields, {"width": width, **traits})
+    if together := said(fields, shared) or said(fields, shared_number) * own["width"]:
+        own["shared"] = MlpShape(**{**told(fields, plain), "width": together})
+    if said(fields, router_scalars):
+        own["router_parameters"] = fields.integer(*EXPERTS)
+    number = own.pop("experts", None) or fields.integer(*EXPERTS)
+    own["groups"] = tuple(fields.count(one) or 1 for one in ("n_group", "topk_group"))
+    moe = MoeShape(number, own.pop("top_k", None) or fields.top_k(number, *TOP_K), **own)
+    return lambda layer: moe if has[layer] or not other else other(layer)
 
 
 def latent(fields: Fields, **traits: Any) -> Core:
@@ -285,7 +279,7 @@ def latent(fields: Fields, **traits: Any) -> Core:
     heads = all_heads(fields)
     usual = hidden_size(fields) // heads
     if not fields.flag("use_mla", default=True):
-        return attention(head_dim=usual)(fields)
+        return attention(fields, head_dim=usual)
     core = MlaShape(
         heads,
         fields.integer("kv_lora_rank"),
@@ -304,15 +298,13 @@ def latent(fields: Fields, **traits: Any) -> Core:
 _OF_BLOCK: Values = {**_TABLE["of_block"], "dropout": lambda fields: fields.number(*DROPOUT)}
 
 
-def stack(
+def layers(
     fields: Fields,
-    attention: AttentionPart,
-    mlp: MlpPart,
+    attention: Callable[[Fields], Core],
+    mlp: Callable[[Fields], Dense],
     *,
-    side: str = "decoder",
-    hidden: Any = hidden_size,
-    layers: Any = layer_count,
-    crosses: bool = False,
+    number: Any = layer_count,
+    crosses: Any = None,
     layer_before: Any = (),
     layer_extra: Any = (),
     mixer: Any = None,
@@ -321,35 +313,44 @@ def stack(
     sparse_before: Any = (),
     sparse_extra: Any = (),
     **traits: Any,
-) -> Stack:
-    """One stack of layers, which also attend to the stack before it where it ``crosses``.
+) -> list[Block]:
+    """A ``number`` of layers (none: 0), one by one.
 
-    ``layer_before``: further matrices of each layer; ``layer_extra``: further vectors; ``sparse_``: those of layers
-    with experts. ``kinds``: a word for all layers, or fields -> a word each: "attention", "recurrent" (a ``mixer``
-    instead), "both"; if each part is a layer ``alone`` (only "both" has an MLP) also "mlp", "moe". ``traits``: of Block
-    and Stack.
+    ``crosses``: they also attend to the stack before theirs (or "itself", or as an AttentionShape). ``layer_before``:
+    further matrices of each layer; ``layer_extra``: further vectors; ``sparse_``: those of layers with experts.
+    ``kinds``: a word for all layers, or fields -> a word each: "attention", "recurrent" (a ``mixer`` instead), "both";
+    if each part is a layer ``alone`` (only "both" has an MLP) also "mlp", "moe". ``traits``: of Block.
     """
-    traits = told(fields, _OF_BLOCK | traits)
-    common = {name: traits.pop(name) for name in _OF_BLOCK}
+    common = told(fields, _OF_BLOCK | traits)
     common |= {"before": said(fields, layer_before), "extra": vectors(fields, layer_extra)}
     words = said(fields, kinds)
-    words = [words] * said(fields, layers) if isinstance(words, str) else words
+    if isinstance(words, str):
+        count = said(fields, number)
+        fields.refuse(count > MAX_LAYERS, f"expected at most {MAX_LAYERS} layers", *LAYERS)
+        words = [words] * count
     core = _where(attention, {"attention", "both"}, words, fields)
     dense = _where(mlp, {"mlp", "moe", "both"} if alone else {*words}, words, fields)
     recurrent = _where(mixer, {"recurrent", "both"}, words, fields)
     more = told(fields, {"before": sparse_before, "extra": vectors(fields, sparse_extra)})
-    blocks = []
+    blocks, other = [], said(fields, crosses)
     for layer, kind in enumerate(words):
         mlps = dense(layer, kind)
         further = mlps if alone else isinstance(mlps, MoeShape)
         own = {name: (*common[name], *more[name]) for name in more} if further else {}
         own["shared"] = said(layer, common["shared"])
         attends = core(layer, kind)
-        cross = replace(attends, causal=False, cross=True) if crosses else None
+        cross = replace(attends, causal=False, cross=other is True) if other in (True, "itself") else other
         blocks.append(Block(attends, mlps, cross, mixer=recurrent(layer, kind), **common | own))
-    traits.setdefault("final_norm", common["norm_weights"])
-    traits["extra"] = vectors(fields, traits.get("extra", ()))
-    return Stack(side, said(fields, hidden), run_lengths(blocks), **traits)
+    return blocks
+
+
+def stack_of(
+    fields: Fields, blocks: list[Block], *, side: str = "decoder", hidden: Any = hidden_size, **traits: Any
+) -> Stack:
+    """``blocks`` in a row; ``traits``: of Stack."""
+    traits = {"final_norm": blocks[0].norm_weights, "extra": ()} | traits
+    extra = vectors(fields, traits.pop("extra"))
+    return Stack(side, said(fields, hidden), run_lengths(blocks), extra=extra, **told(fields, traits))
 
 
 def vectors(fields: Fields, rows: Any) -> Vectors:
@@ -364,13 +365,14 @@ def _where(part: Any, kinds: set[str], words: list[str], fields: Fields) -> Call
     return lambda layer, kind: made(layer) if made and kind in kinds else None
 
 
-#: Traits of a family that are its stack's.
-OF_STACK = {*(stack.__kwdefaults__ or ()), *_OF_BLOCK, "final_norm", "positions", "embedding_norm", "front", "length"}
+#: Traits of a family that are its layers', and its stack's.
+OF_LAYERS = {*(layers.__kwdefaults__ or ()), *_OF_BLOCK}
+OF_STACK = {"side", "hidden", "final_norm", "positions", "embedding_norm", "front", "length"}
 
 
 def model_of(fields: Fields, *stacks: Stack, **traits: Any) -> ModelShape:
     """A language model of these stacks; ``traits`` are further fields of ModelShape."""
-    traits.setdefault("tied", flag("tie_word_embeddings"))
+    traits.setdefault("tied", lambda own: own.flag("tie_word_embeddings"))
     traits.setdefault("vocab", lambda own: own.integer("vocab_size"))
     traits["extra"] = vectors(fields, traits.get("extra", ()))
     return ModelShape(fields.text("model_type"), stacks, **told(fields, traits))
@@ -395,21 +397,12 @@ def head_of(architecture: str) -> str:
 
 
 def head_matrices(fields: Fields, of: str, head: str, hidden: int) -> Linears:
-    """The matrices of a head of the table ``of``."""
+    """The matrices of a head of the table ``of``; "inner" is the ``hidden`` size."""
     # Labels of a classifier: two where the file says nothing, as in transformers.
     labels = fields.raw("id2label")
     labels = len(labels) if isinstance(labels, dict) and labels else fields.count("num_labels", default=2)
-    sizes = {"hidden": hidden, "labels": labels}
-    return tuple(
-        Linear(
-            name,
-            sizes.get(out) or total(fields, str(out)),
-            hidden,
-            fields.flag(bias) if isinstance(bias, str) else bias,
-            rows=tokens,
-        )
-        for name, out, bias, tokens in _TABLE[of][head]
-    )
+    own = replace(fields, config={**fields.config, "labels": labels, "inner": hidden})
+    return matrices(own, _TABLE[of][head])
 
 
 def with_head(fields: Fields, model: ModelShape) -> tuple[ModelShape, Names]:
@@ -426,9 +419,9 @@ def with_head(fields: Fields, model: ModelShape) -> tuple[ModelShape, Names]:
         model = replace(model, stacks=model.stacks[:1])
     if head not in _TABLE["heads"] or (model.stacks[1:] and head != "Model"):
         return model, (f"{architecture} is not known: read with a language model's head",)
-    matrices = head_matrices(fields, "heads", head, model.embedding_dim or model.hidden)
-    said = ", ".join(f"{one.name} [{one.out_features}, {one.in_features}]" for one in matrices) or "none"
-    before = *model.before_head, *matrices
+    linears = head_matrices(fields, "heads", head, model.embedding_dim or model.hidden)
+    said = ", ".join(f"{one.name} [{one.out_features}, {one.in_features}]" for one in linears) or "none"
+    before = *model.before_head, *linears
     return replace(model, head=False, head_bias=False, before_head=before), (f"head of {architecture}: {said}",)
 
 

@@ -13,7 +13,6 @@ from shapes.model import (
     Linear,
     Linears,
     MlpShape,
-    ModelShape,
     MoeShape,
     RecurrentShape,
     SharedKeyShape,
@@ -31,13 +30,11 @@ from .hf_blocks import (
     Window,
     all_heads,
     attention,
-    flag,
     head_dim,
     hidden_size,
     latent,
     layer_count,
     listed,
-    model_of,
     rotary_share,
     told,
 )
@@ -107,7 +104,7 @@ def value_steps(fields: Fields) -> Linears:
     return (Linear("attention.dt_proj", shared, shared * head_dim(fields), fields.flag("attention_bias")),)
 
 
-def decilm(fields: Fields) -> ModelShape:
+def decilm(fields: Fields) -> list[Stack]:
     """nemotron-nas: each layer as ``block_configs`` says, with attention, one matrix instead, or neither."""
     hidden, layers = hidden_size(fields), layer_count(fields)
     given = fields.required("block_configs")
@@ -117,10 +114,10 @@ def decilm(fields: Fields) -> ModelShape:
         "block_configs",
     )
     fields.ignore("intermediate_size", "num_key_value_heads")
-    plain = attention(bias=flag("attention_bias"), kv_heads=all_heads)(fields)(0)
+    plain = attention(fields, bias=fields.flag("attention_bias"), kv_heads=all_heads)(0)
     read = [Fields(one, prefix=f"block_configs.{layer}.") for layer, one in enumerate(given)]
     blocks = [_decilm_layer(own, plain, hidden, fields.flag("mlp_bias")) for own in read]
-    return model_of(fields, Stack("decoder", hidden, run_lengths(blocks)))
+    return [Stack("decoder", hidden, run_lengths(blocks))]
 
 
 def _decilm_layer(own: Fields, plain: Attention, hidden: int, bias: bool) -> Block:
@@ -141,7 +138,7 @@ def _decilm_layer(own: Fields, plain: Attention, hidden: int, bias: bool) -> Blo
     return Block(attention, mlp, norms=len(there), before=(*straight.values(),))
 
 
-def longcat(fields: Fields) -> ModelShape:
+def longcat(fields: Fields) -> list[Stack]:
     """Each layer is two, of latent attention and an MLP; experts read what the first MLP reads.
 
     Behind some of the router's choices is no expert: ``top_k`` are those of a token that have one, in even routing.
@@ -168,7 +165,7 @@ def longcat(fields: Fields) -> ModelShape:
     )
     fields.ignore("head_dim")  # of the rotated part, which qk_rope_head_dim says
     blocks = [Block(core, moe), Block(core, dense)] * fields.layers("num_layers")
-    return model_of(fields, Stack("decoder", hidden_size(fields), run_lengths(blocks)))
+    return [Stack("decoder", hidden_size(fields), run_lengths(blocks))]
 
 
 def openelm_widths(fields: Fields) -> list[int]:
@@ -188,7 +185,7 @@ def openelm_widths(fields: Fields) -> list[int]:
 def rotated(fields: Fields) -> float:
     """``rotary_dim`` of a head's channels, or the share that other keys say."""
     rotary = fields.count("rotary_dim")
-    return min(rotary / head_dim(fields), 1.0) if rotary else rotary_share(1.0)(fields)
+    return min(rotary / head_dim(fields), 1.0) if rotary else rotary_share(fields, 1.0)
 
 
 def listed_sparse(fields: Fields, first: int = 1) -> Chosen:
@@ -277,7 +274,7 @@ def blocks_of_keys(fields: Fields, indexer: Indexer) -> Core:
         sparse = []
     fields.ignore("use_qk_norm", "partial_rotary_factor", "index_local_blocks")
     gate, share = fields.flag("attention_output_gate"), fields.integer("rotary_dim") / fields.integer("head_dim")
-    core = attention(qk_norm="head", gate="queries" if gate else "none", rotary=share)(fields)(0)
+    core = attention(fields, qk_norm="head", gate="queries" if gate else "none", rotary=share)(0)
     chosen = replace(core, indexer=indexer)
     return lambda layer: chosen if layer < len(sparse) and sparse[layer] else core
 
@@ -323,25 +320,21 @@ _KINDS: dict[str, str] = _TABLE["layer_kinds"]
 _GROUPS = (*NAMES["linear_key_heads"], *NAMES["state_groups"])
 
 
-def recurrence(key: str = "", **traits: Any) -> Callable[[Fields], Callable[[int], RecurrentShape]]:
+def recurrence(fields: Fields, key: str = "", **traits: Any) -> Callable[[int], RecurrentShape]:
     """A mixer of these traits, each a value or a function of the fields; ``key``: what the file calls its groups."""
-
-    def part(fields: Fields) -> Callable[[int], RecurrentShape]:
-        said = told(fields, traits)
-        heads, dim = said["heads"], said["head_dim"]
-        said["norm"] = {"inner": heads * dim, "head": dim}.get(said.get("norm", 0), 0)
-        said["in_proj"] = tuple(map(tuple, said.get("in_proj", ())))
-        said["low_rank"] = tuple(said.get("low_rank", ()))
-        said = {"groups": heads, "state": dim, **said}
-        known = (name for name in _GROUPS if name in fields.config or name in fields.defaults)
-        fields.quotient(heads, said["groups"], f"the {heads} heads that keep states", key or next(known, _GROUPS[0]))
-        # States are taken to be kept in fp32 (shapes.operators.cores).
-        kept = "mamba_ssm_dtype", "mamba_ssm_cache_dtype"
-        fields.ignore(*(name for name in kept if fields.config.get(name) == "float32"))
-        shape = RecurrentShape(**said)
-        return lambda _: shape
-
-    return part
+    said = told(fields, traits)
+    heads, dim = said["heads"], said["head_dim"]
+    said["norm"] = {"inner": heads * dim, "head": dim}.get(said.get("norm", 0), 0)
+    said["in_proj"] = tuple(map(tuple, said.get("in_proj", ())))
+    said["low_rank"] = tuple(said.get("low_rank", ()))
+    said = {"groups": heads, "state": dim, **said}
+    known = (name for name in _GROUPS if name in fields.config or name in fields.defaults)
+    fields.quotient(heads, said["groups"], f"the {heads} heads that keep states", key or next(known, _GROUPS[0]))
+    # States are taken to be kept in fp32 (shapes.operators.cores).
+    kept = "mamba_ssm_dtype", "mamba_ssm_cache_dtype"
+    fields.ignore(*(name for name in kept if fields.config.get(name) == "float32"))
+    shape = RecurrentShape(**said)
+    return lambda _: shape
 
 
 def _kinds(fields: Fields, listed: list[str], *names: str) -> list[str]:

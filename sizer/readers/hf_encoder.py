@@ -1,38 +1,30 @@
-"""BERT, RoBERTa, T5, BART, Whisper, ViT, SigLIP of transformers; towers before a text tower, as ``towers.json`` has."""
+"""Encoders of transformers: what encoders.toml cannot say of BERT and its kin, marian, ViT and SAM 2."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
-
-from shapes.frozen import Words, replace
+from shapes.frozen import replace
 from shapes.model import (
     AttentionShape,
     Block,
     Linear,
     Linears,
     MlpShape,
-    ModelShape,
-    QkNorm,
     Stack,
-    Tower,
-    Vectors,
     run_lengths,
 )
 
-from .expressions import sized
 from .hf_blocks import (
     POSITIONS,
-    Rows,
-    all_heads,
     architecture_of,
-    head_dim,
     head_matrices,
     hidden_size,
     matrices,
     positions,
+    section,
     total,
     vectors,
 )
-from .reading import FORMATS, Config, Fields, Names, Values, table
+from .reading import FORMATS, Fields, Names
+
+_HIERA = FORMATS["huggingface"]["hiera"]
 
 
 def learned(fields: Fields, padding: int = 0) -> int | None:
@@ -66,149 +58,48 @@ def shared_vocabulary(fields: Fields) -> int:
     return vocab
 
 
+def hiera(fields: Fields, within: Names = ()) -> list[Stack]:
+    """SAM 2's image encoder: the first layer of a stage reads the one before's tokens and pools its queries, wider.
+
+    All others see windows of an image, but those of some numbers. Behind each stage its tokens come to one width.
+    """
+    outer, stacks = section(fields, within), list[Stack]()
+    own = section(outer, ["backbone_config"])
+    counts, whole = own.integers("blocks_per_stage"), own.integers("global_attention_blocks")
+    widths, heads, windows = (own.integers(name, length=len(counts)) for name in _HIERA["stages"])
+    single = [outer.count(name) for name in _HIERA["single"]] == [1, 1, 0]
+    outer.refuse(not single, "expected 1: convolutions of each token", *_HIERA["single"])
+    channels = outer.integers("backbone_channel_list")
+    outer.refuse(channels != widths[::-1], f"expected {widths[::-1]}", "backbone_channel_list")
+    side, extra = total(own, _HIERA["side"]), vectors(own, _HIERA["extra"])
+    front, extra = matrices(own, _HIERA["front"]), (*extra, ("window_positions", windows[0] ** 2 * widths[0]))
+    for stage, width in enumerate(widths):
+        blocks, reads = list[Block](), widths[stage - 1] * (stage > 0)
+        for layer in range(sum(counts[:stage]), sum(counts[: stage + 1])):
+            pool = own.integer("query_stride") if 0 < stage <= own.count("num_query_pool_stages") and reads else 1
+            window = side if layer in whole else windows[stage - (reads > 0)] or side
+            blocks.append(_hiera_layer(own, width, heads[stage], reads, side, window, pool))
+            side, reads = side // pool, 0
+        neck = Linear("neck", outer.integer("fpn_hidden_size"), width, True, kind="conv", rows=side**2)
+        blocks[-1] = replace(blocks[-1], before=(*blocks[-1].before, neck))
+        stacks.append(Stack(f"stage{stage}", width, run_lengths(blocks), side**2, front, final_norm=0, extra=extra))
+        front = extra = ()
+    return stacks
+
+
+def _hiera_layer(own: Fields, width: int, heads: int, reads: int, side: int, window: int, pool: int) -> Block:
+    """A layer on side x side tokens; ``reads``: of so many channels, where they are another stage's."""
+    across, new = -(-side // window), reads > 0
+    dim = own.quotient(width, heads, f"embed_dim_per_stage = {width}", "num_attention_heads_per_stage")
+    tiles = across**2, (across * (window // pool)) ** 2, (across * window) ** 2
+    core = AttentionShape(heads, heads, dim, reads=reads or None, tiles=tiles, **_HIERA["attention"])
+    mlp = MlpShape(int(width * own.number("mlp_ratio", default=4.0)), **_HIERA["mlp"])
+    entry = (Linear("proj", width, reads, True, rows=side**2),) * (reads not in (0, width))
+    return Block(core, mlp, norms=2 - new, norm_weights=2, extra=(("norm", 2 * reads),) * new, before=entry)
+
+
 def patches(fields: Fields, more: int = 0) -> int:
     """The patches of an image, and ``more`` tokens."""
     image, patch = fields.integer("image_size"), fields.integer("patch_size")
     fields.refuse(patch > image, f"expected at most image_size = {image}", "patch_size")
     return (image // patch) ** 2 + more
-
-
-def diffusion(fields: Fields, blocks: list[Values], front: Rows, behind: Rows) -> ModelShape:
-    """A diffusion transformer: layers whose norms one vector a sequence scales and shifts; tables of formats.toml."""
-    size = partial(total, fields)
-    heads, dim = all_heads(fields), head_dim(fields)
-    norm: QkNorm = "head" if size("qk_norm") else "none"
-    core = AttentionShape(
-        heads, heads, dim, qkv_bias=True, o_bias=True, causal=False, qk_norm=norm, rotary_dim=size("rotary_dim")
-    )
-    width, layers = MlpShape(size("intermediate_size"), gated=False, bias=True), []
-    crosses = {"text": replace(core, cross=True), "own": core}
-    for given in blocks:
-        traits = dict(given)
-        if number := size(traits.pop("number")):
-            block = Block(
-                core,
-                width,
-                crosses.get(traits.pop("cross", "")),
-                norm_weights=0,
-                count=number,
-                before=matrices(fields, traits.pop("before")),
-                extra=vectors(fields, traits.pop("extra")),
-                context=size(traits.pop("context")),
-                **traits,
-            )
-            layers.append(block)
-    stack = Stack("image", hidden_size(fields), tuple(layers), front=matrices(fields, front), final_norm=0)
-    extra = vectors(fields, [["scale_shift_table", "tables"]])
-    return ModelShape("diffusion", (stack,), head=False, before_head=matrices(fields, behind), extra=extra)
-
-
-def with_towers(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelShape, Names]:
-    """``model``, a text tower, with the known towers that its wrapper has before it, and notes on them and the others.
-
-    Behind a known tower of a wrapper that is not known there is nothing, and a note.
-    """
-    tables, notes = table("towers"), []
-    for key, given in outer.config.items():
-        part = isinstance(given, Mapping) and given and (key in tables or "model_type" in given)
-        if not part or outer.prefix + key in outer.asked:
-            continue
-        outer.ignore(key)
-        name, spec = key.removesuffix("_config"), tables.get(key, {}).get(wrapper, {})
-        kinds = wrapper, str(given.get("model_type")), spec.get("tower")
-        found = next((tables["towers"][kind] for kind in kinds if kind in tables["towers"]), None)
-        if not found:
-            notes.append(f"left out, with what joins it to the text: {name} tower")
-            continue
-        whole = replace(model, towers=(*model.towers, _tower(outer, name, found, spec, model.hidden)))
-        more = f"{(whole.parameters - model.parameters) / 1e6:.4g} M parameters on the first stage"
-        notes += [f"with its {name} tower, {more}, which train as the text does, {tables['runs'][key]}"]
-        notes += [f"left out: what joins its {name} tower to the text"] * (not spec)
-        model = whole
-    return model, tuple(notes)
-
-
-def _tower(outer: Fields, name: str, spec: Config, around: Config, text: int) -> Tower:
-    """The tower of this ``name`` in a wrapper, as the tables have it; ``text``: the text tower's hidden size."""
-    outer = replace(outer, defaults=around.get("defaults", {}))
-    own = replace(outer.nested(f"{name}_config"), defaults=spec["defaults"])
-    value = _reader(outer, own, spec["names"] | around.get("names", {}), text)
-
-    def vectors(name: str) -> Vectors:
-        return tuple((key, value(size)) for one in (spec, around) for key, size in one.get(name, {}).items())
-
-    def linears(name: str, rows: Rows = ()) -> Linears:
-        return tuple(
-            Linear(
-                name, value(out), value(inner), outer.flag(bias, default=True) if isinstance(bias, str) else bias, *cut
-            )
-            for name, out, inner, bias, *cut in (*spec.get(name, ()), *rows, *around.get(name, ()))
-        )
-
-    own.ignore(*spec.get("ignored", ()))
-    # deepstack: a merger more for each of the layers listed
-    mergers = len(own.integers(spec["each"])) if "each" in spec else 0
-    extra = vectors("extra") + vectors("of_each") * mergers
-    extra += vectors("head") * own.flag("vision_use_head", default=True)
-    blocks = run_lengths(_layers(own, spec, value, vectors("layer")))
-    stack = Stack(name, value("h"), blocks, front=linears("front"), final_norm=0, extra=extra)
-    return Tower(
-        stack,
-        linears("behind", [*spec.get("behind", ())] * mergers),
-        value("patch"),
-        value("merge"),
-        value("side"),
-        bool(spec.get("tiled")),
-        spec.get("special", 0),
-        value("heads") if spec.get("cut") else 1,
-    )
-
-
-def _layers(own: Fields, spec: Config, value: Callable[[str], int], extra: Vectors) -> list[Block]:
-    """A tower's layers."""
-    heads = value("heads")
-    own.quotient(value("h"), heads, f"the tower's hidden size {value('h')}", "num_attention_heads")
-    dim = value("dim")
-    traits: Values = {name: own.flag(one) if isinstance(one, str) else one for name, one in spec["attention"].items()}
-    traits["qk_norm"] = spec.get("qk_norm", "full") if traits.get("qk_norm") else "none"
-    traits["rotary_dim"] = traits.get("rotary_dim", 0) * dim
-    core = AttentionShape(heads, value("kv"), dim, causal=False, **traits)
-    weights = own.choice(own.text("norm_type"), spec["norm_weights"], "norm_type")
-    block = Block(
-        core,
-        MlpShape(value("width"), **spec["mlp"]),
-        norms=spec.get("norms", 2),
-        norm_weights=weights,
-        extra=extra,
-    )
-    blocks = [block] * value("layers")
-    if "window_size" not in own.defaults:
-        return blocks
-    # Windows of so many pixels a side but in the layers listed.
-    window = (value("window_size") // value("patch")) ** 2
-    listed = own.integers("fullatt_block_indexes")
-    local = replace(block, attention=replace(core, window=window))
-    return [one if layer in listed else local for layer, one in enumerate(blocks)]
-
-
-def _reader(outer: Fields, own: Fields, names: Words, text: int) -> Callable[[str], int]:
-    """A function that evaluates a table's expression of numbers, keys and ``names``."""
-    tables = table("towers")
-    names = tables["names"] | names
-
-    def size(one: str) -> int:
-        if one == "text":
-            return text
-        if one == "features":
-            read = outer.raw("vision_feature_layer", "vision_feature_layers")
-            return len(read) if isinstance(read, list) else 1
-        if one in names:
-            return sized(names[one], size)
-        key = one.removeprefix("outer__")
-        fields = own if key == one else outer
-        spelled = [key, *tables["also"].get(key, ())]
-        given = fields.required(*spelled)
-        # Some say height and width, or a flag.
-        return given if isinstance(given, bool) else fields.integer(*spelled)
-
-    return partial(sized, size=size)

@@ -12,25 +12,25 @@ from typing import Any
 
 from shapes.errors import InputError
 from shapes.frozen import Function, Words, replace
-from shapes.model import ModelShape, Stack
+from shapes.model import Block, ModelShape, Stack, Tower
 from shapes.model.resize import dimensions
 
 from .expressions import CALLS
 from .hf_blocks import (
+    NAMES,
+    OF_LAYERS,
     OF_STACK,
     POSITIONS,
-    all_but_every,
-    all_heads,
     architecture_of,
     attention,
     experts,
     layer_count,
+    layers,
     matrices,
     mlp,
     model_of,
-    rotary_share,
     said,
-    stack,
+    stack_of,
     told,
     total,
     with_head,
@@ -89,26 +89,16 @@ def _layers(layers: str, **given: Any) -> Any:
     return part
 
 
-def _rows(made: Function, **given: Any) -> Callable[[Fields], Any]:
-    return lambda fields: made(fields, *given.values())
-
-
 NAME = "huggingface"
 _TABLE = FORMATS[NAME]
 #: How a trait is read -> the function of a file's fields that its table's entries make.
 _WAYS: dict[str, Callable[..., Callable[[Fields], Any]]] = {
     "flag": lambda then=True, otherwise=False, **given: _either(_read("flag", **given), then, otherwise),
     "key": lambda key, among, **given: _either(lambda fields: fields.raw(key) in among, **given),
-    "begins": lambda begins, of, absent="", **given: _either(
-        lambda fields: fields.text(of, default=absent).startswith(begins), **given
-    ),
+    "choice": lambda choice, of: lambda fields: fields.choice(fields.text(of), choice, of),
     "layers": _layers,
-    "total": partial(_rows, total),
-    "matrices": partial(_rows, matrices),
-    "shared": lambda shared: lambda fields: fields.kv_heads(all_heads(fields), shared),
-    "share": lambda share, key="partial_rotary_factor": rotary_share(share, key),
     "call": _call,
-    "every": lambda every, keys=(), **ends: all_but_every(every, *keys, **ends),
+    **{way: partial(_call, function) for way, function in _TABLE["functions"].items()},
     **{kind: partial(_read, kind) for kind in _TABLE["reads"]},
 }
 
@@ -163,21 +153,29 @@ def _over(table: Values, own: Config) -> Values:
 def declared(name: str, fields: Fields) -> ModelShape:
     """A model of the family ``name``."""
     table = _table(name)
-    if "builder" in table:
-        model: ModelShape = _function(table.pop("builder"))(fields, **table)
-        return model
     fields.ignore(*table.pop("ignored", ()))
-    layers = {name: table.pop(name) for name in OF_STACK.union(_PARTS) if name in table}
-    stacks = [_stack(fields, _over(layers, own)) for own in table.pop("stacks", [{}])]
-    return model_of(fields, *stacks, **_traits(table))
+    common = {name: table.pop(name) for name in (*_PARTS, *OF_LAYERS, *OF_STACK, "blocks") if name in table}
+    stacks = [_stacks(fields, _over(common, own)) for own in table.pop("stacks", [{}])]
+    return model_of(fields, *chain(*stacks), **_traits(table))
 
 
-def _stack(fields: Fields, table: Values) -> Stack:
+def _stacks(fields: Fields, table: Values) -> list[Stack]:
+    """A table's stack of layers, or of several ``blocks`` of them; or the stacks of its ``call``."""
+    if "call" in table:
+        made: list[Stack] = _trait(table)(fields)
+        return made
+    groups = table.pop("blocks", [{}])
+    traits = {name: _trait(table.pop(name)) for name in (*OF_STACK, "extra") if name in table}
+    blocks = [_layers_of(fields, _over(table, own)) for own in groups]
+    return [stack_of(fields, [*chain(*blocks)], **traits)]
+
+
+def _layers_of(fields: Fields, table: Values) -> list[Block]:
     core, dense, sparse, mixer = (table.pop(part, {}) for part in _PARTS)
-    part: Any = _trait(core) if "call" in core else attention(**_traits(core))
-    mlps: Any = experts(dense=_traits(dense), **_traits(sparse)) if sparse else mlp(**_traits(dense))
-    traits = _traits(table) | ({"mixer": _function("recurrence")(**_traits(mixer))} if mixer else {})
-    return stack(fields, part, mlps, **traits)
+    part: Any = _trait(core) if "call" in core else partial(attention, **_traits(core))
+    mlps: Any = partial(experts, dense=_traits(dense), **_traits(sparse)) if sparse else partial(mlp, **_traits(dense))
+    traits = _traits(table) | ({"mixer": partial(_function("recurrence"), **_traits(mixer))} if mixer else {})
+    return layers(fields, part, mlps, **traits)
 
 
 #: Where wrappers hold their text tower.
@@ -215,7 +213,7 @@ def read(config: Config, where: str, family: str = "") -> Reading:
         model, released, quantised = _released(top, model)
         towers: Names = ()
         if model.part == "text tower" or "audio_config" in config:
-            model, towers = _function("with_towers")(outer, wrapper, model)
+            model, towers = with_towers(outer, wrapper, model)
     except InputError as error:
         raise _in_file_terms(error, fields) from None
     _refuse_unknown_layers(fields)
@@ -250,7 +248,7 @@ def of_class(proof: Any, model: ModelShape, config: Config, where: str) -> Readi
     """
     fields, built, its = Fields(config, asked={*_TEXTS}), proof.module, type(proof.module).__name__
     model, released, quantised = _released(fields, model)
-    whole, notes = _function("with_towers")(fields, fields.text("model_type"), model)
+    whole, notes = with_towers(fields, fields.text("model_type"), model)
     beside = sum(one.numel() for one in built.parameters()) - proof.parameters
     if whole.parameters - model.parameters != beside:
         whole = replace(model, extra=(*model.extra, ("not run", beside)))
@@ -276,6 +274,51 @@ def of_class(proof: Any, model: ModelShape, config: Config, where: str) -> Readi
         unread=tuple(one for one in unread(config, known, NAME) if not one.changes and "." not in one.key),
         recognised=True,
     )
+
+
+def with_towers(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelShape, Names]:
+    """``model``, a text tower, with the known towers that its wrapper has before it, and notes on them and the others.
+
+    Behind a known tower of a wrapper that is not known there is nothing, and a note.
+    """
+    tables, notes = table("towers"), []
+    for key, given in outer.config.items():
+        part = isinstance(given, Mapping) and given and (key in tables or "model_type" in given)
+        if not part or outer.prefix + key in outer.asked:
+            continue
+        outer.ignore(key)
+        name, spec = key.removesuffix("_config"), tables.get(key, {}).get(wrapper, {})
+        kinds = wrapper, str(given.get("model_type")), spec.get("tower")
+        found = next((tables["towers"][kind] for kind in kinds if kind in tables["towers"]), None)
+        if not found:
+            notes.append(f"left out, with what joins it to the text: {name} tower")
+            continue
+        whole = replace(model, towers=(*model.towers, _tower(outer, name, found, spec, model.hidden)))
+        more = f"{(whole.parameters - model.parameters) / 1e6:.4g} M parameters on the first stage"
+        notes += [f"with its {name} tower, {more}, which train as the text does, {tables['runs'][key]}"]
+        notes += [f"left out: what joins its {name} tower to the text"] * (not spec)
+        model = whole
+    return model, tuple(notes)
+
+
+def _tower(outer: Fields, name: str, spec: Config, around: Config, text: int) -> Tower:
+    """The tower of this ``name`` in a wrapper, as the tables have it; ``text``: the text tower's hidden size."""
+    outer, tables = replace(outer, defaults=around.get("defaults", {})), table("towers")
+    both = {key: [*spec.get(key, ()), *around.get(key, ())] for key in ("front", "behind", "extra", "reads")}
+    outer.ignore(*both["reads"])
+    read, part = outer.raw("vision_feature_layer", "vision_feature_layers"), outer.nested(f"{name}_config")
+    size = {**part.config, "text": text, "features": len(read) if isinstance(read, list) else 1}
+    size["outer"] = {**outer.defaults, **outer.config}
+    own = replace(part, config=size, defaults=spec["defaults"])
+    own.ignore(*spec.get("ignored", ()))
+    size["mergers"] = len(own.integers(spec.get("each", "")))
+    for key, of in (tables["names"] | spec["names"] | around.get("names", {})).items():
+        size[key] = own.integer(*NAMES.get(of, [of])) if of in spec["defaults"] else total(own, of)
+    h = size["h"]
+    size.setdefault("dim", own.quotient(h, size["a"], f"the tower's hidden size {h}", "num_attention_heads"))
+    found = {"side": name, "front": {"matrices": both["front"]}, "extra": both["extra"]}
+    (stack,) = _stacks(own, _over(_over(tables["stack"], spec["stack"]), found))
+    return Tower(stack, matrices(own, both["behind"]), *map(size.__getitem__, tables["tower"]))
 
 
 def _type_of(outer: Fields) -> str:

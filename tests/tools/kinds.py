@@ -218,7 +218,9 @@ KINDS: Mapping[str, Kind] = {
         "BUILDERS of sizer/readers/huggingface.py",
         (
             _test(
-                "tests/test_readers.py tests/test_recurrent.py tests/test_families.py", '"{name}"', "a row of SETTINGS"
+                "tests/test_readers.py tests/test_recurrent.py tests/test_families.py tests/test_sam2.py",
+                '"{name}"',
+                "a row of SETTINGS",
             ),
             _row(r"`{name}`"),
         ),

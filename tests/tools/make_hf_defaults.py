@@ -21,8 +21,9 @@ from sizer.readers import reading as own
 from sizer.readers.huggingface import BUILDERS, DEFAULTS_OF, NESTED
 from sizer.readers.reading import FORMATS, at
 
-#: Every type that has a builder, under the type whose defaults it is read with, and SigLIP's other tower.
-TYPES = sorted({DEFAULTS_OF.get(model_type, model_type) for model_type in BUILDERS} | {"siglip_text_model"})
+#: Every type that has a builder, under the type whose defaults it is read with, SigLIP's other tower, parts of files.
+PARTS = {"siglip_text_model", *FORMATS["huggingface"]["sections"].values()}
+TYPES = sorted({DEFAULTS_OF.get(model_type, model_type) for model_type in BUILDERS} | PARTS)
 DRIVERS = {
     "hidden_size": 2,
     "n_embd": 2,

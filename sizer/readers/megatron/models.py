@@ -204,14 +204,13 @@ def mamba_layer(fields: Fields) -> RecurrentShape:
     heads = fields.optional("mamba_num_heads")
     heads = heads or fields.quotient(inside, dim, f"twice the hidden size, {inside}", "mamba_head_dim")
     groups, state = fields.integer("mamba_num_groups"), fields.integer("mamba_state_dim")
-    made = recurrence(heads=heads, head_dim=dim, groups=groups, state=state, **_TABLE["mamba"])
-    return made(fields)(0)
+    return recurrence(fields, heads=heads, head_dim=dim, groups=groups, state=state, **_TABLE["mamba"])(0)
 
 
 def gated_delta(fields: Fields) -> RecurrentShape:
     """A gated delta net by Megatron's ``linear_`` arguments."""
     sizes = {ours: fields.integer(key) for ours, key in _TABLE["gated_delta"].items()}
-    made = recurrence(kind="gated_delta", chunk=DELTA_CHUNK, key="linear_num_key_heads", **sizes)(fields)(0)
+    made = recurrence(fields, kind="gated_delta", chunk=DELTA_CHUNK, key="linear_num_key_heads", **sizes)(0)
     return replace(made, norm=norm_weights(fields) * made.head_dim)
 
 
