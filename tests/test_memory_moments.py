@@ -759,9 +759,9 @@ def test_the_smallest_degrees_are_divisors_of_heads_and_layers_that_fit() -> Non
             assert smallest(model, run, needed, context_bytes=0) == degree
         least = memory(model, replace(run, **{key: degrees[-1]}), context_bytes=0).total_bytes
         assert smallest(model, run, least - 1, context_bytes=0) is None
-    heads = ModelShape(
-        "llama", (Stack("decoder", 128, (Block(AttentionShape(128, 128, 1), MlpShape(1280)),)),), vocab=1024
-    )
+    many = 64 * 65
+    block = Block(AttentionShape(many, many, 1), MlpShape(many))
+    heads = ModelShape("llama", (Stack("decoder", many, (block,)),), vocab=many)
     # No more ranks than 64, whatever divides.
     most = memory(heads, replace(run, t=64), context_bytes=0).total_bytes
     assert (smallest_tp(heads, run, most, context_bytes=0), smallest_tp(heads, run, most - 1, context_bytes=0)) == (
