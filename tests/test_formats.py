@@ -24,7 +24,7 @@ import sizer.render
 from shapes.device import load_device
 from shapes.errors import InputError, printable
 from shapes.workload import Workload
-from sizer.answers.bench import Bench, Check, Planned, SelfTest, Stored
+from sizer.answers.bench import Bench, Check, SelfTest, Stored
 from sizer.answers.deploy import deploy
 from sizer.answers.plan import plan
 from sizer.checking.findings import Checked
@@ -149,7 +149,7 @@ ANSWERS: dict[str, Callable[[], Any]] = {
     "deploy": lambda: deploy(GPT2, tp=5, recipe="blockwise"),
     "bench": lambda: Bench(()),
     "bench --self-test": lambda: SelfTest("x", (Check("a", True, "b"), Check("c", None, "d"))),
-    "bench --dry-run": lambda: Planned({"tiny": ((), 0.5)}),
+    "bench --dry-run": lambda: {"tiny": ((), 0.5)},
     "store list": lambda: Stored((), 0),
     "store export": lambda: Stored((), 0),
     "devices": devices,

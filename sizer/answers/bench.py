@@ -132,14 +132,9 @@ class Bench(Printable):
     to_dict = _rows
 
 
-@frozen
-class Planned:
-    """The answer of `sizer bench --dry-run`.
-
-    Each suite's jobs in the order in which they would be measured, and the most seconds that one of them is timed.
-    """
-
-    suites: Mapping[str, tuple[Sequence[Job], float]]
+#: The answer of `sizer bench --dry-run`: each suite's jobs in the order in which they would be measured, and the most
+#: seconds that one of them is timed.
+Planned = Mapping[str, tuple[Sequence[Job], float]]
 
 
 @frozen

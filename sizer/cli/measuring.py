@@ -33,7 +33,6 @@ from sizer.answers.bench import (
     Bench,
     Bencher,
     MeasuredTable,
-    Planned,
     Stored,
     jobs_of_op,
     self_test,
@@ -87,8 +86,7 @@ def bench(asked: Asked) -> None:
     settings |= given({"precision": asked.workload.pop("precision", None), "time_s": asked.time_s})
     if asked.dry_run:
         usual = [(one, Settings(**one.settings | settings)) for one in _suites(asked)]
-        planned = {one.name: (ordered(one.jobs, its.seed), its.time_s) for one, its in usual}
-        asked.answer(Planned(planned), " --dry-run")
+        asked.answer({one.name: (ordered(one.jobs, its.seed), its.time_s) for one, its in usual}, " --dry-run")
     else:
         _measure(asked, settings, everything)
 

@@ -90,7 +90,7 @@ def _step(rows: Sequence[Row], timed: Sequence[Any]) -> str:
 def planned(answer: Planned) -> Document:
     """Each suite's jobs and the longest time that they take; in JSON and CSV a row for each job, in order."""
     parts, rows = [], []
-    for suite, (jobs, each_s) in answer.suites.items():
+    for suite, (jobs, each_s) in answer.items():
         counts = Counter((job.priority, job.label) for job in jobs)
         title = f"{suite}: {len(jobs)} jobs, {seconds_text(len(jobs) * each_s)} of device time at most"
         each = [(*what, count, count * each_s) for what, count in counts.items()]
