@@ -333,7 +333,7 @@ def test_a_file_of_no_format_is_read_as_the_model_that_a_usual_key_names(key: st
     assert read(tmp_path, json.dumps({"steps": 3, **found})).model.layers == 28
 
 
-@pytest.mark.parametrize("key", ["tokenizer", "reward", "teacher_model", "image_processor"])
+@pytest.mark.parametrize("key", ["tokenizer", "reward", "teacher_model", "image_processor", "schemas.model.example"])
 def test_a_tokenizers_or_a_teachers_name_is_no_model_of_the_file(key: str, tmp_path: Path) -> None:
     with pytest.raises(NoModel, match="known formats"):
         read(tmp_path, json.dumps({"steps": 3, key: {"model_name_or_path": QWEN}}))
@@ -401,6 +401,21 @@ ARGS = f'"--model", {QWEN}, --tensor-parallel-size, 4, --port, "8000"'
         (f"envs: {{M: {QWEN}, N: 2}}\nrun: |\n  vllm serve $M --tensor-parallel-size $N", 2),
         (f"run: lmdeploy serve api_server {QWEN} --tp 2 --server-port 80", 2),
         (f"services: {{vllm: {{image: vllm/vllm-openai, command: --model {QWEN} --port 8000}}}}", 1),
+        (f"services: {{m: {{type: vllm, model: {QWEN}, tensor_parallel_size: 4}}}}", 4),
+        (f"nodeSelector: {{}}\nbackend: {{vllmArgs: [--model={QWEN}, --tensor-parallel-size=2]}}", 2),
+        (
+            f"type: service\ncommands: [pip list, vllm serve {QWEN} --tp 2]\nmodel: {{name: facebook/opt-125m}}",
+            2,
+        ),
+        (
+            f"recipe_id: x\nrecipe_container_command_args: [--model, {QWEN}, --tensor-parallel-size, '2', --port, '1']",
+            2,
+        ),
+        (
+            f"sampleApplication: {{model: {{modelArtifactURI: 'pvc://claim/{QWEN}', modelName: q}}, "
+            "decode: {extraArgs: [--tensor-parallel-size, '4']}}",
+            4,
+        ),
         (f"services: {{w: {{command: [python3, -m, dynamo.vllm], args: [--model, {QWEN}]}}}}", 1),
         (f"kind: VLLMRuntime\napiVersion: a/v1\nspec: {{tensorParallelSize: 2, model: {{modelURL: {QWEN}}}}}", 2),
         ("services: {nim: {image: 'nvcr.io/nim/qwen/qwen3-0.6b:1.2'}}", 1),
@@ -466,6 +481,7 @@ parameters: {{model_id: {{value: {QWEN}}}, micro_batch_size: {{value: 2}}, max_s
         ("peft: {exclude_modules: ['*out_proj*']}", "peft.exclude_modules"),
         ("megatron_cfg: {num_layers_in_last_pipeline_stage: 9}", "megatron_cfg.num_layers_in_last_pipeline_stage"),
         ("ray_num_workers: 4", "ray_num_workers"),
+        ("dist_config: {name: fsdp2}", "dist_config.name"),
         ("generation: {vllm_cfg: {precision: fp8}}", "generation.vllm_cfg.precision"),
         ("loss: {_component_: torchtune.modules.loss.LinearCrossEntropyLoss}", "loss._component_"),
     ],
@@ -489,6 +505,69 @@ def test_what_a_recipe_runs_besides_its_step_is_named(text: str, key: str, tmp_p
 )
 def test_a_trainers_switch_is_read_as_the_workload_that_it_makes(text: str, said: Any, tmp_path: Path) -> None:
     assert read(tmp_path, f"{TRL}learning_rate: 1\n{text}\n").workload == said
+
+
+@pytest.mark.parametrize(
+    "model", ["model: {model_id: %s}", "model: %s\nmax_model_len: 512", "generation: {model_name: %s}"]
+)
+def test_a_file_that_trains_is_no_servers_whatever_names_its_model(model: str, tmp_path: Path) -> None:
+    said = f"{model % QWEN}\n"
+    assert read(tmp_path, said).workload["phase"] == "decode"
+    found = read(tmp_path, f"{said}stage: {{per_device_train_batch_size: 2}}\n")
+    assert (found.workload["b"], "phase" in found.workload) == (2, False)
+
+
+def test_all_arguments_of_megatron_are_read_with_their_environment(tmp_path: Path) -> None:
+    """Of a dump of every argument those of images and of Mamba layers say nothing without such layers."""
+    text = MEGATRON % ", mamba_head_dim: 64, num_classes: 1000, img_h: 224, vision_pretraining: false"
+    found = read(tmp_path, f"{text}env: {{NCCL_NET_GDR_LEVEL: 2, ARCH: x}}\n")
+    assert (found.model.layers, found.format) == (2, "megatron")
+    assert not any("vision tower" in one for one in found.notes)
+    with pytest.raises(InputError, match=r"num_classes = 1000.* --set num_classes=null"):
+        read(tmp_path, MEGATRON % ", num_classes: 1000")
+    file = tmp_path / "recipe.yaml"
+    assert read_config(file, settings={"num_classes": None}).model.layers == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (  # of older files, whose microbatch is that of all that are no copies' parts
+            f"""trainer: {{n_gpus_per_node: 8, nnodes: 1}}
+actor_rollout_ref: {{model: {{path: {QWEN}}}, actor: {{ppo_micro_batch_size: 64, ppo_mini_batch_size: 256,
+  megatron: {{tensor_model_parallel_size: 4, pipeline_model_parallel_size: 1, sequence_parallel: true}}}}}}""",
+            {"t": 4, "d": 2, "b": 32, "global_batch": 256, "sequence_parallel": True, "zero": 1},
+        ),
+        (
+            f"""actor_rollout_ref: {{model: {{path: {QWEN}}}, rollout: {{n: 4}},
+  actor: {{ppo_micro_batch_size_per_gpu: 2, ppo_mini_batch_size: 64}}}}
+trainer: {{n_gpus_per_node: 8, nnodes: 1}}""",
+            {"d": 8, "b": 2, "global_batch": 256, "zero": 3},
+        ),
+        (
+            f"""model: {{partial_pretrain: {QWEN}}}
+data: {{micro_batch_size_per_gpu: 4, train_batch_size: 256}}
+trainer: {{n_gpus_per_node: 8, nnodes: 2}}""",
+            {"d": 16, "b": 4, "global_batch": 256, "zero": 3},
+        ),
+    ],
+)
+def test_verls_batches_are_split_over_its_devices(text: str, said: Any, tmp_path: Path) -> None:
+    workload = read(tmp_path, text).workload
+    assert {key: workload.get(key) for key in said} == said
+
+
+def test_torchtunes_ppo_is_read_by_its_checkpoint_with_what_runs_besides(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        """policy_model: {_component_: torchtune.models.mistral.mistral_7b}
+reward_and_value_model: {_component_: torchtune.models.mistral.mistral_classifier}
+checkpointer: {checkpoint_dir: /tmp/Mistral-7B-Instruct-v0.2/}
+dtype: bf16
+""",
+    )
+    assert (found.model.layers, found.workload["precision"]) == (32, "bf16")
+    assert any("a value model trains" in one for one in found.notes)
 
 
 def test_a_recipe_whose_quantisation_is_a_section_is_read(tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ def _format_of(config: Config) -> str | Config:
     said = "; ".join(
         f"{name} without {', '.join(one.split('|')[0] for one in lacks[name][:3])}"
         for name in near[:2]
-        if len(lacks[name]) < len(claims[name]["all"])
+        if 2 * len(lacks[name]) <= len(claims[name]["all"])
     )
     raise NoModel(
         "expected a configuration in one of the known formats: "

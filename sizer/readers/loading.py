@@ -56,8 +56,8 @@ def is_weights(path: Path) -> bool:
 def is_name(source: object) -> bool:
     """Whether it is a model's name, such as organisation/name: no file of that name, and no file's suffix."""
     text = str(source)
-    named = isinstance(source, str | Path) and re.fullmatch(_NAME, text) and not text.endswith(SUFFIXES)
-    return bool(named and not is_weights(Path(text)) and not os.path.exists(text))
+    named = isinstance(source, str | Path) and re.fullmatch(_NAME, text) and not is_weights(Path(text))
+    return bool(named) and not text.endswith(SUFFIXES) and not os.path.exists(text)
 
 
 def _config_in(folder: Path) -> Path | None:
@@ -481,13 +481,13 @@ def _unwrapped(found: Values, key: str) -> Values:
     inner = found.get(key)
     if isinstance(inner, list):
         inner = inner[0] if len(inner) == 1 else None
-    elif key == "scenario" or (key == "parameters" and found.keys().isdisjoint({"command", "method"})):
+    elif key == "scenario" or (key == "parameters" and not found.keys() & {"command", "program"}):
         return found
     if not isinstance(inner, Mapping):
         return found
-    if "method" in found and all(isinstance(one, Mapping) for one in inner.values()):
-        same = {name: one["value"] for name, one in inner.items() if "value" in one}
-        inner = {**same, **stated(sweep=[without(inner, same)])}
+    if "program" in found:
+        same = {name: one["value"] for name, one in inner.items() if isinstance(one, Mapping) and "value" in one}
+        inner = {**same, "sweep": [without(inner, same)]}
     return merged(inner, without(found, [key]))
 
 

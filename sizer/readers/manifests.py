@@ -11,13 +11,9 @@ from .reading import FORMATS, Config, at, snaked
 _TABLE = FORMATS["manifests"]
 
 #: The name of the model that a server loads.
-_NAME = r"(?:hf://)?[\w.-]+/[\w.-]+"
+_NAME = r"(?:hf://|pvc://[\w.-]+/)?[\w.-]+/[\w.-]+"
 #: The name of the served model, before options of the container that serves it.
 _SERVED = r"(?m)(^vllm serve \S+ --port 8000$)\n+(?=--(?!model))"
-#: A model that is served, named again in a section within.
-_AGAIN = r"(?m)^(vllm serve \S+ --port 8000)(.*)(?:\n+\1$)+"
-#: The model of a NIM, which is its image's name.
-_NIM = r"nvcr\.io/nim/([\w.-]+/[\w.-]+)"
 
 
 def script(config: Config) -> str:
@@ -26,8 +22,7 @@ def script(config: Config) -> str:
         given = config.get("envs")
         pairs = {"SKYPILOT_NODE_RANK": 0, **(given if isinstance(given, Mapping) else {})}.items()
         return "\n".join([*(f"{key}={shlex.quote(str(one))}" for key, one in pairs), task])
-    served = re.sub(_SERVED, r"\1 ", "\n".join(_commands(config)))
-    return re.sub(_AGAIN, r"\1\2", served).strip()
+    return re.sub(_SERVED, r"\1 ", "\n".join(_commands(config))).strip()
 
 
 def _commands(value: Any) -> Iterator[str]:
@@ -40,15 +35,22 @@ def _commands(value: Any) -> Iterator[str]:
         named = [one for key in _TABLE["models"] if re.fullmatch(_NAME, one := str(at(value, key)))]
         words = [f"{key}={shlex.quote(one)}" for key, one in env.items() if value.get("command")]
         words += [f"vllm serve {one} --port 8000" for one in named]
-        nims = [nim for key in _TABLE["images"] if (nim := re.match(_NIM, str(value.get(key))))]
-        words += [f"vllm serve {nim[1]} --port 8000 --quantization profile" for nim in nims]
-        words += [f"--tensor-parallel-size={at(value, key)}" for key in _TABLE["degrees"] if words and at(value, key)]
+        words += [
+            f"vllm serve {nim[1]} --port 8000 --quantization profile"
+            for key in _TABLE["images"]  # a NIM's image is called by its model
+            if (nim := re.match(r"nvcr\.io/nim/([\w.-]+/[\w.-]+)", str(value.get(key))))
+        ]
+        words += [f"--tensor-parallel-size={one}" for key in _TABLE["degrees"] if words and (one := at(value, key))]
         if re.search("text-generation|tgi", str(value.get("image"))):  # it takes its options of the environment too
             words += [f"--{key.lower()}={shlex.quote(one)}" for key, one in env.items()]
         words += [one for one in env.values() if one.startswith("--")]  # VLLM_ADDITIONAL_ARGS
         said = " ".join(words + [one for key in _TABLE["words"] for one in _words(value.get(key))])
         yield re.sub(r"\$\((\w+)\)", lambda found: env.get(found[1], found[0]), said)  # as Kubernetes puts it in
-        value = [parse_yaml(str(one)) if key == "serveConfigV2" else one for key, one in value.items()]
+        value = [
+            parse_yaml(str(one)) if key == "serveConfigV2" else one
+            for key, one in value.items()
+            if key != "model" or not named
+        ]
     for one in _listed(value):
         yield from _commands(one)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError, positive_int, refuse, shorten
-from shapes.frozen import Named, Sizes, Words, frozen, without
+from shapes.frozen import Named, Sizes, Words, frozen, given, without
 from shapes.frozen import Names as Names
 from shapes.frozen import Values as Values
 from shapes.model import ModelShape, Unread
@@ -400,11 +400,10 @@ def in_use(config: Config) -> Values:
     """
     flags = config.keys() & {"enable", "enabled"}
     held = {key: config[key] for key in flags} if False in map(config.get, flags) else config
-    return {key: in_use(one) if isinstance(one, Mapping) else _counted(one) for key, one in held.items()}
-
-
-def _counted(value: Any) -> Any:
-    return int(value) if isinstance(value, str) and re.fullmatch(r"[1-9][0-9]{0,8}", value) else value
+    return {
+        key: in_use(one) if isinstance(one, Mapping) else int(one) if re.fullmatch("[1-9][0-9]{0,8}", str(one)) else one
+        for key, one in held.items()
+    }
 
 
 def underscored(config: Config) -> Values:
@@ -416,9 +415,9 @@ def underscored(config: Config) -> Values:
 
 
 def with_settings(config: Config, settings: Config, normalised: Callable[[Config], Config] = dict) -> Values:
-    """``config`` with ``settings`` over it; a dotted key goes into the mapping it names."""
+    """``config`` with ``settings`` over it; a dotted key goes into the mapping it names, null takes a key away."""
     changed = dict(config)
-    for key, value in normalised(settings).items():
+    for key, value in {**without(settings, given(settings)), **normalised(settings)}.items():
         *parents, last = key.split(".") if key not in changed else [key]
         inner = changed
         for parent in parents:
@@ -432,9 +431,14 @@ def with_settings(config: Config, settings: Config, normalised: Callable[[Config
 
 
 def recipe_of(config: Config) -> Config | None:
-    """The row of the recipes that ``config`` is one of: a trainer's or a server's settings that name a model."""
+    """The row of the recipes that ``config`` is one of: a trainer's or a server's settings that name a model.
+
+    A file that says anywhere how it trains is no server's.
+    """
     names = names_of(config)
-    return next((_run(row, names) for row in FORMATS["recipes"].values() if not lacking(row["claim"], names)), None)
+    trains = lacking(WORDS["untrained"], names)
+    rows = (row for row in FORMATS["recipes"].values() if not trains or "phase" not in row)
+    return next((_run(row, names) for row in rows if not lacking(row["claim"], names)), None)
 
 
 def plain_name(name: str) -> str:
@@ -501,7 +505,8 @@ def named_plainly(config: Config) -> Config | None:
         if isinstance(one := at(config, key), str) and not re.search(WORDS["others"], key)
     }
     usual = [key for key in said if key.count(".") < 2 and key.rpartition(".")[2] in WORDS["keys"]]
-    usual.sort(key=lambda key: "$" in said[key] or not is_released(said[key]))  # a run's own name comes last
+    # A run's own name comes last, if it is not what trains.
+    usual.sort(key=lambda key: "train." not in key and ("$" in said[key] or not is_released(said[key])))
     if not usual and "model_type" not in config:
         deep = {  # a name and the folder of that name are one model
             basename(plain_name(one)): key

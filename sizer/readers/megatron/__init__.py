@@ -291,6 +291,8 @@ def normalised(config: Config) -> Values:
         now, meant = _TABLE["aliases"].get(name, (name, None))
         flat |= {now: item if meant is None else meant} if item is not None else {}  # null: not given
     flat |= own
+    if flat.get("vision_pretraining") is False:  # of all arguments, those of images too
+        flat = without(flat, ["num_classes", "img_h"])
     unknown = {key: value for key, value in flat.items() if isinstance(value, str) and "${" in value}
     if unknown and "_unknown" not in flat:
         flat = without(flat, unknown) | {"_unknown": unknown}
