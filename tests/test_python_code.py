@@ -97,7 +97,7 @@ def test_functions_that_call_one_another_without_end_are_left(tmp_path: Path) ->
     loops = "def a():\n    return b()\n\ndef b():\n    return a()\n"
     twice = "".join(f"def f{i}():\n    x = f{i + 1}()\n    y = f{i + 1}()\n    return y\n" for i in range(60))
     for text in (loops, twice):
-        with pytest.raises(InputError, match="known formats"):
+        with pytest.raises(InputError, match="is a program that names no model"):
             read(tmp_path, text)
 
 
@@ -208,7 +208,9 @@ def test_settings_in_classes_name_a_model_and_a_models_own_code_does_not(tmp_pat
     assert (found.model.layers, {key: found.workload.get(key) for key in said}) == (28, said)
     with pytest.raises(InputError, match="ModelConfig': is a model that its program builds"):
         read(tmp_path, SETTINGS.replace("max_seq_length", "hidden_size"))
-    with pytest.raises(InputError, match="known formats"):  # a program's, whose own model another one serves
+    with pytest.raises(
+        InputError, match="is a program that names no model"
+    ):  # a program's, whose own model another one serves
         read(tmp_path, "class Settings:\n    bge_model_name = 'BAAI/bge-m3'\n    rerank_model = 'x'\n")
 
 
@@ -247,7 +249,7 @@ def test_a_program_is_the_model_that_it_loads_deep_inside_and_none_where_it_stat
     loads = "\nclass Run:\n    def load(self):\n        self.model = AutoModelForCausalLM.from_pretrained(MODEL)\n"
     text = re.sub(r"(?s)@dataclass.*?\n\n|def parsed.*?\n\n", "", PROGRAM) + loads
     assert read(tmp_path, text).model == read_config("Qwen/Qwen3-0.6B").model
-    with pytest.raises(InputError, match="known formats"):
+    with pytest.raises(InputError, match="is a program that names no model"):
         read(tmp_path, text + 'p.add_argument("--n_layer", default=12)\n')
 
 
@@ -523,6 +525,20 @@ def test_a_release_that_a_class_loads_by_its_name_alone_is_one(tmp_path: Path) -
     assert read(tmp_path, text).model.layers == 48
 
 
+@pytest.mark.parametrize(
+    ("rest", "said"),
+    [
+        ("optimizer = Adam([codes])\nloss.backward()", "trains what its own loop is given and not gpt2"),
+        ("model = PeftModel.from_pretrained(model, path).merge_and_unload()", r"trains nothing \(it exports a model\)"),
+    ],
+)
+def test_a_program_that_does_not_train_what_it_loads_is_refused(rest: str, said: str, tmp_path: Path) -> None:
+    text = f"model = GPT2LMHeadModel.from_pretrained('gpt2')\n{rest}\n"
+    with pytest.raises(InputError, match=said):
+        read(tmp_path, text)
+    assert read(tmp_path, f"{text}optimizer = Adam(model.parameters())\nloss.backward()").model.layers == 12
+
+
 def test_nanogpts_own_program_is_read(tmp_path: Path) -> None:
     text = "n_layer = 2\nn_head = 2\nn_embd = 64\ninit_from = 'scratch'\nmodel_args = dict(n_layer=n_layer)\n"
     text += "if init_from == 'scratch':\n    gptconf = GPTConfig(**model_args)\n    model = GPT(gptconf)\n"
@@ -543,7 +559,7 @@ def test_a_models_name_is_told_within_a_path_and_a_text_with_names_in_it(named: 
 
 
 def test_a_text_with_a_name_that_is_not_told_is_not_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="known formats"):
+    with pytest.raises(InputError, match="is a program that names no model"):
         read(tmp_path, 'model = AutoModelForCausalLM.from_pretrained(f"Qwen/{size}")\n')
 
 

@@ -1925,6 +1925,26 @@ def test_a_script_that_names_no_model_says_what_it_runs(tmp_path: Path) -> None:
         read(tmp_path, script, "run.sh")
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--wbits 4", "trains the quantisation of it alone"),
+        ("--tune_language_model False", "trains the projector or the encoder alone"),
+    ],
+)
+def test_what_trains_another_part_than_the_model_is_refused(option: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"{said} and not gpt2"):
+        read(tmp_path, f"python main.py --model gpt2 --epochs 2 {option}\n", "run.sh")
+
+
+def test_old_arithmetic_and_bits_of_a_base_are_read(tmp_path: Path) -> None:
+    script = f"N=8\npython train.py{TRAINS} --lora_enable True --lora_r 4 --bits 4"
+    script += " --gradient_accumulation_steps $[128/($N*2)]"
+    found = read(tmp_path, script, "run.sh")
+    assert (found.workload["finetune"], found.workload["base"]) == ("qlora", "nf4-16")
+    assert any(note.startswith("8 microbatches accumulate") for note in found.notes)
+
+
 def test_a_release_without_its_organisation_is_one_and_tests_that_cannot_be_told_are_said(tmp_path: Path) -> None:
     script = "model=gpt2\nif [ $# -ge 1 ]; then\n  model=$1\nfi\npython chatbot.py --model_name_or_path $model\n"
     found = read(tmp_path, script, "run.sh")

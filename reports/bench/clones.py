@@ -22,7 +22,13 @@ REPORT = ROOT / "reports" / "readers-clones.md"
 SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".sh", ".py", ".slurm", ".sbatch")
 #: What a file is refused with that speaks of no model.
 SILENT = (
-    *("known formats", "expected a command or a variable", "expected Python assignments", "found an empty file"),
+    *(
+        "known formats",
+        "is a program that names no model",
+        "expected a command or a variable",
+        "expected Python assignments",
+        "found an empty file",
+    ),
     *("expected JSON or YAML", "text as a key", "expected no tag", "found another document", "expected an object at"),
     *("expected JSON: ", "expected a value of the tag python"),
 )

@@ -246,7 +246,9 @@ def _format_of(config: Config) -> str | Config:
         if 2 * len(lacks[name]) <= len(claims[name]["all"])
     )
     raise NoModel(
-        "expected a configuration in one of the known formats: "
+        "is a program that names no model in an option, a setting or a call that is followed here"
+        if "_assigned" in config and len(lacks["nanogpt"]) > 2  # it states no size either
+        else "expected a configuration in one of the known formats: "
         + (f"nearest are {said}" if said else "no model_type found (--config-format NAME names one)")
     )
 

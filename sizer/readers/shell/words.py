@@ -34,7 +34,7 @@ _SINGLE = r"\$?'([^']*)'"
 _ESCAPED = r"(?s)\\(.?)"
 _QUOTED = r"\\([$`\"\\\n])|([^\"][^\"$`\\]*)"
 #: Quotes and brackets, and what a backslash takes their meaning.
-_SIGN = re.compile(r"\\.?|['\"(){}]", re.DOTALL)
+_SIGN = re.compile(r"\\.?|['\"(){}\[\]]", re.DOTALL)
 _BACKQUOTED = r"`([^`]*)`"
 
 
