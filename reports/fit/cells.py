@@ -1,7 +1,8 @@
 """Fit of the cells: what measured products of one (m, n) take beyond the tables, bound never to let growth save by it.
 
 A quadratic program: squared log errors on the k that may be seen, drawn towards 0, under a linear inequality for every
-pair of sizes where one grows into the other, by a tile or to the double, and at least one has a cell.
+pair of sizes where one grows into the other (by a tile, to the double or, of few rows, by 64 columns) and at least one
+has a cell.
 Which pairs those are is known (a cell is a size, not a range), so that all of them are looked at, at every k: what is
 written holds by enumeration, not by luck.
 """
@@ -17,7 +18,7 @@ from scipy import sparse
 from scipy.sparse.linalg import spsolve
 
 from fit.grids import cells_of_array
-from fit.physics import LARGEST_K, TILES, TOLERANCE
+from fit.physics import GROWTHS, LARGEST_K, TOLERANCE, grown
 from shapes.calibrate import Products
 from shapes.cost.constants import GemmConstants
 from shapes.cost.corrections import LEAST_K, STEP_K, UNIT, Cells, moved_bytes, sides
@@ -73,24 +74,21 @@ class Neighbours:
         hit = (self.m[row] == m) & (self.n[column] == n) & (k >= LEAST_K) & (k % STEP_K == 0) & (batch == 1)
         return np.where(hit & self.measured[index], index, -1)
 
-    def pairs(self, ks: Integers, grown: float, doubled: float) -> Iterator[Pairs]:
+    def pairs(self, ks: Integers, least: float, doubled: float) -> Iterator[Pairs]:
         """Every cell at each of ``ks``, with what it grows into and what grows into it, a kind of growth at a time."""
         index = np.flatnonzero(self.measured)
         cells = np.stack([self.m[index // len(self.n)], self.n[index % len(self.n)]]).repeat(len(ks), axis=1)
         own = np.stack([*cells, np.tile(ks, len(index)), np.ones(cells.shape[1], np.int64)])
         seconds = self.seconds(own)
-        for axis in range(4):
-            for tile in (*TILES[axis : axis + 1], None):
-                asked = doubled if tile is None else grown
-                after, before = own.copy(), own.copy()
-                after[axis] += own[axis] if tile is None else tile
-                yield self._asked(own, after, asked - np.log(self.seconds(after) / seconds))
-                before[axis] = own[axis] // 2 if tile is None else own[axis] - tile
-                there = own[axis] % 2 == 0 if tile is None else before[axis] > 0
-                # Sizes with cells have grown into this one already.
-                there[there] = self.cell(before[:, there]) < 0
-                before, after = before[:, there], own[:, there]
-                yield self._asked(before, after, asked - np.log(seconds[there] / self.seconds(before)))
+        for growth in (*GROWTHS, (3, None, np.inf)):
+            asked = doubled if growth[1] is None else least
+            after, there = grown(own, *growth, backwards=False)
+            yield self._asked(own[:, there], after, asked - np.log(self.seconds(after) / seconds[there]))
+            before, there = grown(own, *growth, backwards=True)
+            # Sizes with cells have grown into this one already.
+            alone = self.cell(before) < 0
+            before, there = before[:, alone], np.flatnonzero(there)[alone]
+            yield self._asked(before, own[:, there], asked - np.log(seconds[there] / self.seconds(before)))
 
     def _asked(self, before: Integers, after: Integers, least: Array) -> Pairs:
         # Where the constants alone fall by more, the cells may not add to it.

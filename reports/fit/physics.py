@@ -23,6 +23,13 @@ Integers = NDArray[np.int64]
 TOLERANCE = 0.01
 #: One tile of each dimension.
 TILES = (256, 256, 64)
+#: Columns by which products of few rows grow besides, and how many rows are few.
+COLUMNS, FEW = 64, 64
+#: Ways of growing: along which of m, n and k, by how much (None: to the double), from how many rows at the most.
+GROWTHS: tuple[tuple[int, int | None, float], ...] = (
+    *((axis, add, np.inf) for axis, tile in enumerate(TILES) for add in (tile, None)),
+    (1, COLUMNS, FEW),
+)
 #: What rounding may take off a bound.
 ROUNDING = 1 - 1e-9
 #: Largest k of the published tables.
@@ -84,8 +91,9 @@ def around_cells(name: str, ks: Integers | None = None) -> CellCounts:
     for k in np.arange(LEAST_K, LARGEST_K + 1, STEP_K) if ks is None else ks:
         own = np.stack([m, n, np.full_like(m, k)])
         of_own = _with_and_without(own, constants, device)
-        for axis, doubled, backwards in product(range(3), (False, True), (False, True)):
-            other, there = _grown(own, axis, doubled, backwards)
+        for (axis, add, rows), backwards in product(GROWTHS, (False, True)):
+            other, there = grown(own, axis, add, rows, backwards)
+            doubled = add is None
             of_other = _with_and_without(other, constants, device)
             saved, alone = (
                 1 - (here[there] / beyond if backwards else beyond / here[there])
@@ -98,15 +106,20 @@ def around_cells(name: str, ks: Integers | None = None) -> CellCounts:
     return CellCounts(name, m.size, *counts.tolist())
 
 
-def _grown(own: Integers, axis: int, doubled: bool, backwards: bool) -> tuple[Integers, NDArray[np.bool_]]:
-    """What sizes grow into, or ``backwards`` what grows into them; and for which of them there is such a size."""
-    other = own.copy()
-    if doubled:
+def grown(
+    own: Integers, axis: int, add: int | None, rows: float, backwards: bool
+) -> tuple[Integers, NDArray[np.bool_]]:
+    """What sizes grow into, or ``backwards`` what grows into them; and for which of them there is such a size.
+
+    ``axis``, ``add`` and ``rows`` are one of GROWTHS.
+    """
+    other, there = own.copy(), own[0] <= rows
+    if add is None:
         other[axis] = own[axis] // 2 if backwards else 2 * own[axis]
-        there = own[axis] % 2 == 0 if backwards else np.ones(own.shape[1], bool)
+        there &= (own[axis] % 2 == 0) | (not backwards)
     else:
-        other[axis] += -TILES[axis] if backwards else TILES[axis]
-        there = other[axis] > 0
+        other[axis] += -add if backwards else add
+        there &= other[axis] > 0
     return other[:, there], there
 
 
@@ -151,15 +164,17 @@ def count(name: str, dtype: str, shapes: int, seed: int) -> Counts:
     moved = (m + n) * k * size + m * n * float(out)
     grown_faster = doubled_faster = 0
     half = shapes // 2
-    for axis, tile in enumerate(TILES):
-        for add in (tile, None):
-            dims = [dim[:half].copy() for dim in (m, n, k)]
-            dims[axis] = 2 * dims[axis] if add is None else dims[axis] + add
-            saved = 1 - predict_gemm(device, *dims, dtype=dtype) / seconds[:half]
-            if add is None:
-                doubled_faster += int((saved > 1e-9).sum())
-            else:
-                grown_faster += int((saved > TOLERANCE).sum())
+    asked = np.stack([m[:half], n[:half], k[:half]]), seconds[:half]
+    few_rows = np.stack([np.random.default_rng(seed).integers(1, FEW + 1, half), n[:half], k[:half]])
+    few = few_rows, predict_gemm(device, *few_rows, dtype=dtype)
+    for axis, add, rows in GROWTHS:
+        own, before = asked if rows == np.inf else few
+        after, _ = grown(own, axis, add, rows, backwards=False)
+        saved = 1 - predict_gemm(device, *after, dtype=dtype) / before
+        if add is None:
+            doubled_faster += int((saved > 1e-9).sum())
+        else:
+            grown_faster += int((saved > TOLERANCE).sum())
     return Counts(
         name,
         dtype,
