@@ -88,6 +88,8 @@ def fit(moved: Array, seconds: Array, device: Device, out: NDArray[np.bool_]) ->
         "bandwidth_bytes_per_s": (0.7 * bandwidth, 0.1 * bandwidth, bandwidth),
         "cache_bytes_per_s": (1.5 * bandwidth, 0.5 * bandwidth, 20 * bandwidth),
         "cache_share": (0.5, 0.05, 2.0),
+        # How sharply what a cache holds of repeated steps ends.
+        "cache_power": (4.0, 2.0, 30.0),
     }
     start, least, most = np.log(list(limits.values())).T
 
