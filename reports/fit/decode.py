@@ -82,6 +82,8 @@ START = {
     "wide_power": 0.5,
     "q": 2.0,
 }
+#: Of kernels that do not always share keys: what bringing queries to their key head takes where they do.
+GATHER = {"gather_s": 5e-6}
 #: Rows of queries that a block may take: Triton's takes 16 (SGLang's decode_attention.py, BLOCK_H).
 ROWS = (16.0, 64.0, 128.0)
 #: What rows of a table differ in.
@@ -136,7 +138,7 @@ def _fit(
     table = replace(next(iter(found)), **sizes)
     seconds, peak = np.array(list(found.values())), device.peak("bf16")
     bandwidth = device.memory.bandwidth_bytes_per_s
-    start = START | {
+    start = (START if fixed["shares_always"] else START | GATHER) | {
         "bandwidth_bytes_per_s": 0.8 * bandwidth,
         "cache_bytes_per_s": 2 * bandwidth,
         "flops_per_s": 0.6 * peak,

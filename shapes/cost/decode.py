@@ -7,7 +7,8 @@ blocks reach no more than ``alone`` times their units' share of the bandwidth. A
 of one unit, and a long sequence's parts a latency that ends at ``latency_s``. Bytes in the device's cache move at a
 rate of their own: the tables repeat one step, so that small KV caches are warm. ``shares_always`` is 0 for kernels that
 neither share keys among query heads nor split them if there is a window, or a key head for each query head
-(FlashAttention 2).
+(FlashAttention 2); where they share, ``gather_s`` is what bringing queries to their key head and results back takes:
+copies of their own, which a single key head needs none of.
 Every part grows with requests and context.
 """
 
@@ -47,4 +48,6 @@ def cached_parts(one: CachedAttention, c: Numbers, units: int, l2_bytes: float) 
     waiting = c["latency_s"] * one.kv_len / (c["latency_keys"] + one.kv_len)
     q = c["q"]
     all_of_it = (moving**q + started**q + computing**q) ** (1 / q)
-    return c["launch_s"] + waiting, moving, all_of_it - moving
+    # flash_api.cpp, seqlenq_ngroups_swapped: a transpose that is no copy where there is one key head.
+    gathering = (1 - apart) * np.greater(one.kv_heads, 1) * c.get("gather_s", 0.0)
+    return c["launch_s"] + gathering + waiting, moving, all_of_it - moving
