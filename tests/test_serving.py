@@ -266,6 +266,21 @@ def test_experts_with_few_tokens_compute_the_empty_rows_of_their_tiles() -> None
     assert extra[0] == pytest.approx(extra[1]), "once all experts have tokens, more leave no more rows empty"
 
 
+@pytest.mark.parametrize(
+    ("dtype", "recipe", "gathered"),
+    [("bf16", None, 2), ("fp8", None, 1), ("fp8", "blockwise", 2), ("nvfp4", None, 0.5 + 1 / 16)],
+)
+def test_ranks_gather_tokens_as_experts_read_them_but_for_those_scaled_in_blocks(
+    dtype: str, recipe: str | None, gathered: float
+) -> None:
+    device, model = load_device("b200"), read_config(MIXTRAL).model
+    workload = Workload(b=1, s=1, phase="prefill", dtype=dtype, recipe=recipe)
+    alone, shared = (serving_load(model, workload, device, 1000, 200, spread) for spread in (1, 3))
+    # Two other ranks' tokens come in, and sums in 16 bits go back to them.
+    moved = 2 * (gathered + 2) * MIXTRAL["hidden_size"] * MIXTRAL["num_hidden_layers"]
+    assert (alone.ring_s, shared.ring_s) == (0, pytest.approx(moved / device.link.intra_node_bytes_per_s))
+
+
 def test_every_stack_says_where_it_is_from_and_covers_every_metric() -> None:
     for name in SERVING_ENGINES:
         stack = load_serving_stack(name)

@@ -63,6 +63,8 @@ LENGTHS = {"mlperf-inference-v4.1": (294, 294)}
 MIXED = {"mixtral-8x7b": (294 + 662 + 150) // 3}
 #: aiconfigurator's lengths are upper bounds; runs draw nine tenths of them on average.
 DRAWN = {"aic-silicon": 0.9}
+#: Models whose releases in fp8 are scaled in blocks of 128 (quantization_config of their files).
+IN_BLOCKS = re.compile(r"DeepSeek|MiniMax|-FP8$")
 #: Requests that an engine's scheduler runs at once at most: TensorRT-LLM's max_batch_size.
 MOST_RUN = 2048
 #: And SGLang 0.5.6: of 512 a seventh waits for another's whole output. In view of five rows; nobody states it.
@@ -333,7 +335,8 @@ def _row(line: Mapping[str, str]) -> Row:
         given = min(given, int(told[1]) * d)
     weights = line["dtype_weights"]
     dtype = weights if weights in ("fp8", "fp16") else "bf16"
-    workload = Workload(s=1, b=1, phase="prefill", dtype=dtype, t=t, kv_dtype=_cache(line, name, device))
+    recipe = "blockwise" if dtype == "fp8" and IN_BLOCKS.search(line["model"]) else None
+    workload = Workload(s=1, b=1, phase="prefill", dtype=dtype, recipe=recipe, t=t, kv_dtype=_cache(line, name, device))
     asked = Requests(0, max(1, round(drawn * inputs)), max(1, round(drawn * outputs)), d * p)
     # Engines whose ranks share experts say over how many.
     spread = d if line["ep"] else 1

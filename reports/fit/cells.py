@@ -2,9 +2,8 @@
 
 A quadratic program: squared log errors on the k that may be seen, drawn towards 0, under a linear inequality for every
 pair of sizes where one grows into the other (by a tile, to the double or, of few rows, by 64 columns) and at least one
-has a cell.
-Which pairs those are is known (a cell is a size, not a range), so that all of them are looked at, at every k: what is
-written holds by enumeration, not by luck.
+has a cell. Which pairs those are is known (a cell is a size, not a range), so that all of them are looked at, at every
+k: what is written holds by enumeration, not by luck.
 """
 
 from __future__ import annotations

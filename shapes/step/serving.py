@@ -30,6 +30,7 @@ from shapes.frozen import Floats, Named, Names, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.types import Collective, Elementwise, Gemm, GroupedGemm, Operator
+from shapes.recipes import DEFAULT, load_recipe
 from shapes.toml_table import Amount, Share, Table, content, named, names
 from shapes.workload import Workload
 
@@ -186,8 +187,8 @@ def serving_load(
         prompt_s=sum(one.count * _flops_s(device, one) for one in first),
         ring_s=(
             sum(one.count * 2 * (1 - 1 / one.ranks) * one.bytes for one in reduces)
-            # Data-parallel ranks gather the others' tokens before experts and hand their sums back, in 16 bits.
-            + 4 * (spread - 1) * layers * model.hidden
+            # Data-parallel ranks gather the others' tokens before experts and hand their sums back in 16 bits.
+            + (2 + gathered_bytes(listed)) * (spread - 1) * layers * model.hidden
         )
         / device.link.intra_node_bytes_per_s,
         passes_s=sum(one.count * one.bytes for one in listed if isinstance(one, Elementwise)) / rate,
@@ -198,6 +199,16 @@ def serving_load(
         spread=spread,
         layers=model.layers,
     )
+
+
+def gathered_bytes(listed: Iterable[Operator]) -> float:
+    """Bytes an element of tokens that ranks gather for experts: quantised before, but for blocks' scales.
+
+    TensorRT-LLM's run_post_quant_allgather (its fused_moe_cutlass.py), vLLM's kernels of FlashInfer.
+    """
+    experts = (one for one in listed if isinstance(one, GroupedGemm) and one.recipe != "blockwise")
+    recipe = next((DEFAULT.get(one.dtype) for one in experts), None)
+    return load_recipe(recipe).quantise.bytes_per_element if recipe else 2.0
 
 
 def _cores(listed: Iterable[Operator]) -> list[Any]:
