@@ -53,7 +53,8 @@ class Recipe:
     """One recipe. ``products``: phases whose products run in ``dtype``, others in 16 bits; ``keeps``: layers that do.
 
     ``generations``: of devices that have the kernels; ``either_layout``: of those whose products read an operand in
-    either layout, so that no transposed copy of a weight is kept.
+    either layout, so that no transposed copy of a weight is kept. ``gathered``: bytes an element of the tokens that
+    data-parallel ranks gather for experts, quantised before or, in 16 bits, after.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Recipe:
     quantise: Quantise
     alignment: Alignment
     either_layout: Names = ()
+    gathered: float = 2.0
 
 
 @cache

@@ -34,7 +34,7 @@ def cached_parts(one: CachedAttention, c: Numbers, units: int, l2_bytes: float) 
     """Seconds of launch and latency, of moving, and of blocks and arithmetic beyond it; sizes may be arrays."""
     channels, rest = one.head_dim + one.v_head_dim, one.bytes - one.cache_bytes
     group, rows = one.heads / one.kv_heads, c["rows"]
-    apart = np.maximum(one.windowed, np.equal(group, 1)) * (1 - c["shares_always"])
+    apart = np.maximum(one.windowed, group == 1) * (1 - c["shares_always"])
     together = np.ceil(group * one.q_len / rows)
     heads = one.batch * one.kv_heads
     blocks = heads * (together + apart * (group * np.ceil(one.q_len / rows) - together))
@@ -49,5 +49,5 @@ def cached_parts(one: CachedAttention, c: Numbers, units: int, l2_bytes: float) 
     q = c["q"]
     all_of_it = (moving**q + started**q + computing**q) ** (1 / q)
     # flash_api.cpp, seqlenq_ngroups_swapped: a transpose that is no copy where there is one key head.
-    gathering = (1 - apart) * np.greater(one.kv_heads, 1) * c.get("gather_s", 0.0)
+    gathering = (1 - apart) * (one.kv_heads > 1) * c.get("gather_s", 0.0)
     return c["launch_s"] + gathering + waiting, moving, all_of_it - moving

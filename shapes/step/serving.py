@@ -29,8 +29,8 @@ from shapes.dtypes import MXFP4_BYTES
 from shapes.frozen import Floats, Named, Names, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators import operators
-from shapes.operators.types import Collective, Elementwise, Gemm, GroupedGemm, Operator
-from shapes.recipes import DEFAULT, load_recipe
+from shapes.operators.types import Collective, Elementwise, Gemm, Operator, RoutedGemm
+from shapes.recipes import load_recipe
 from shapes.toml_table import Amount, Share, Table, content, named, names
 from shapes.workload import Workload
 
@@ -174,21 +174,21 @@ def serving_load(
     """
     own = replace(workload, b=1, p=1, d=1, e=1, fused_qkv=True, fused_gate_up=True)
     listed = operators(model, replace(own, phase="decode", s=1, context=prompt + output // 2))
-    cores, first = _cores(listed), _cores(operators(model, replace(own, phase="prefill", s=prompt, context=None)))
+    prompts = operators(model, replace(own, phase="prefill", s=prompt, context=None))
     rate = device.memory.bandwidth_bytes_per_s
-    products = np.array(
-        [_product(one, device, model, spread) for one in listed if isinstance(one, Gemm | GroupedGemm)], dtype=float
-    ).reshape(-1, 7)
+    products = [_product(one, device, spread) for one in listed if isinstance(one, Gemm | RoutedGemm)]
     reduces = [one for one in listed if isinstance(one, Collective) and one.what == "all_reduce"]
-    layers = products[products[:, 0] > DENSE, 1].sum() // 2
+    grouped = [one for one in listed if isinstance(one, RoutedGemm)]
+    gathered = load_recipe(grouped[0].recipe).gathered if grouped and grouped[0].recipe else 2.0
+    layers = sum(one.count for one in grouped) / 2
     return Load(
-        products=products,
-        attention_s=sum(one.count * max(one.bytes / rate, _flops_s(device, one)) for one in cores),
-        prompt_s=sum(one.count * _flops_s(device, one) for one in first),
+        products=np.array(products, dtype=float),
+        attention_s=sum(one.count * max(one.bytes / rate, _flops_s(device, one)) for one in _cores(listed)),
+        prompt_s=sum(one.count * _flops_s(device, one) for one in _cores(prompts)),
         ring_s=(
             sum(one.count * 2 * (1 - 1 / one.ranks) * one.bytes for one in reduces)
-            # Data-parallel ranks gather the others' tokens before experts and hand their sums back in 16 bits.
-            + (2 + gathered_bytes(listed)) * (spread - 1) * layers * model.hidden
+            # Data-parallel ranks gather the others' tokens before experts and hand sums back in 16 bits.
+            + (2 + gathered) * (spread - 1) * layers * model.hidden
         )
         / device.link.intra_node_bytes_per_s,
         passes_s=sum(one.count * one.bytes for one in listed if isinstance(one, Elementwise)) / rate,
@@ -201,29 +201,18 @@ def serving_load(
     )
 
 
-def gathered_bytes(listed: Iterable[Operator]) -> float:
-    """Bytes an element of tokens that ranks gather for experts: quantised before, but for blocks' scales.
-
-    TensorRT-LLM's run_post_quant_allgather (its fused_moe_cutlass.py), vLLM's kernels of FlashInfer.
-    """
-    experts = (one for one in listed if isinstance(one, GroupedGemm) and one.recipe != "blockwise")
-    recipe = next((DEFAULT.get(one.dtype) for one in experts), None)
-    return load_recipe(recipe).quantise.bytes_per_element if recipe else 2.0
-
-
 def _cores(listed: Iterable[Operator]) -> list[Any]:
     """Attention, and operators that stand for it (recurrences, sparse attention)."""
-    return [one for one in listed if not isinstance(one, Collective | Elementwise | Gemm | GroupedGemm)]
+    return [one for one in listed if not isinstance(one, Collective | Elementwise | Gemm | RoutedGemm)]
 
 
-def _product(one: Gemm | GroupedGemm, device: Device, model: ModelShape, spread: int) -> Floats:
+def _product(one: Gemm | RoutedGemm, device: Device, spread: int) -> Floats:
     """A product of one token, as a row of ``Load.products``."""
     rate, weights = device.memory.bandwidth_bytes_per_s, replace(one, m=0).bytes
-    kind, held, chosen = DENSE, float(weights), 1.0
-    if isinstance(one, GroupedGemm) and model.moe:
-        experts = model.moe.experts
+    kind, held, chosen = DENSE, weights, 1.0
+    if isinstance(one, RoutedGemm):
         kind = NVFP4_EXPERTS if one.dtype == "nvfp4" else EXPERTS
-        held, chosen = replace(one, m=0, groups=experts).bytes / spread, one.m / experts
+        held, chosen = replace(one, m=0, groups=one.held).bytes / spread, one.m / one.held
     more_s = (one.bytes - weights) / rate
     return kind, one.count, held / rate, more_s, _flops_s(device, one), chosen, one.name != "lm_head"
 

@@ -621,7 +621,6 @@ def _ways(
 ) -> list[Way]:
     """Every split at its best number of requests, pipelines where nothing less fits."""
     ways: list[Way] = []
-    small = 0
     for split in _splits(model, device, gpus, base, dropped):
         if split.t * split.e > device.link.domain_devices:
             dropped["experts are priced within a node's fast links alone"] += 1
@@ -630,11 +629,11 @@ def _ways(
         elif found := _of_split(model, device, split, stack, asked):
             ways += found
         else:
-            small += 1
-    if small:
-        used, room = engine_bytes(model, base), asked.memory_utilization * device.memory.bytes
-        said = f"weights and a request take {used / 2**30:,.1f} GiB, {device.name} has {room / 2**30:.1f}"
-        dropped[f"{said}: {used // room + 1:.0f} or more"] = small
+            used, room = engine_bytes(model, base), asked.memory_utilization * device.memory.bytes
+            dropped[
+                f"weights and a request take {used / 2**30:,.1f} GiB, {device.name} has {room / 2**30:.1f}: "
+                f"{used // room + 1:.0f} or more"
+            ] += 1
     return ways
 
 
