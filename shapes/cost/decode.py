@@ -26,19 +26,18 @@ CHANNELS = 256
 
 def form_of(operator: CachedAttention) -> tuple[str, bool]:
     """The name of the table that prices it, by its cache and how wide an element is; all were measured."""
-    kind = "latent_decode" if operator.latent else "decode"
-    return f"{kind}_{'fp8' if BYTES[operator.kv_dtype] < 2 else 'bf16'}", True
+    return "latent_" * operator.latent + f"decode_{'fp8' if BYTES[operator.kv_dtype] < 2 else 'bf16'}", True
 
 
 def cached_parts(one: CachedAttention, c: Numbers, units: int, l2_bytes: float) -> Parts:
     """Seconds of launch and latency, of moving, and of blocks and arithmetic beyond it; sizes may be arrays."""
     channels, rest = one.head_dim + one.v_head_dim, one.bytes - one.cache_bytes
     group, rows = one.heads / one.kv_heads, c["rows"]
-    apart = np.maximum(one.windowed, group == 1) * (1 - c["shares_always"])
+    shares = 1 - np.maximum(one.windowed, group == 1) * (1 - c["shares_always"])
     together = np.ceil(group * one.q_len / rows)
     heads = one.batch * one.kv_heads
-    blocks = heads * (together + apart * (group * np.ceil(one.q_len / rows) - together))
-    parts = np.maximum(1.0, (1 - apart) * one.kv_len / c["split_keys"])
+    blocks = heads * (together + (1 - shares) * (group * np.ceil(one.q_len / rows) - together))
+    parts = np.maximum(1.0, shares * one.kv_len / c["split_keys"])
     # Blocks of the same keys wait for the same bytes.
     busy, reached = (np.minimum(1.0, c["alone"] * each * parts / units) for each in (blocks, heads))
     moving = (one.cache_bytes / reached + rest) / one.bytes * read_seconds(one.bytes, c, l2_bytes)
@@ -49,5 +48,5 @@ def cached_parts(one: CachedAttention, c: Numbers, units: int, l2_bytes: float) 
     q = c["q"]
     all_of_it = (moving**q + started**q + computing**q) ** (1 / q)
     # flash_api.cpp, seqlenq_ngroups_swapped: a transpose that is no copy where there is one key head.
-    gathering = (1 - apart) * (one.kv_heads > 1) * c.get("gather_s", 0.0)
+    gathering = shares * (one.kv_heads > 1) * c.get("gather_s", 0.0)
     return c["launch_s"] + gathering + waiting, moving, all_of_it - moving

@@ -696,7 +696,7 @@ def _at_best(
         drafted=asked.drafted,
         acceptance=asked.acceptance,
     )
-    first, busy = found.first_s, np.zeros(len(running))
+    first, busy = found.first_s, 0 * running
     if prefill:
         busy = found.tokens_per_s / asked.output_tokens * found.prompt_s / prefill
         # They come at random, and each takes as long.
