@@ -31,16 +31,16 @@ def form_of(operator: CachedAttention) -> tuple[str, bool]:
 
 def cached_parts(one: CachedAttention, c: Numbers, units: int, l2_bytes: float) -> Parts:
     """Seconds of launch and latency, of moving, and of blocks and arithmetic beyond it; sizes may be arrays."""
-    channels, rest = one.head_dim + one.v_head_dim, one.bytes - one.cache_bytes
+    channels = one.head_dim + one.v_head_dim
     group, rows = one.heads / one.kv_heads, c["rows"]
     shares = 1 - np.maximum(one.windowed, group == 1) * (1 - c["shares_always"])
     together = np.ceil(group * one.q_len / rows)
     heads = one.batch * one.kv_heads
-    blocks = heads * (together + (1 - shares) * (group * np.ceil(one.q_len / rows) - together))
+    blocks = heads * (shares * together + (1 - shares) * group * np.ceil(one.q_len / rows))
     parts = np.maximum(1.0, shares * one.kv_len / c["split_keys"])
     # Blocks of the same keys wait for the same bytes.
     busy, reached = (np.minimum(1.0, c["alone"] * each * parts / units) for each in (blocks, heads))
-    moving = (one.cache_bytes / reached + rest) / one.bytes * read_seconds(one.bytes, c, l2_bytes)
+    moving = (1 + one.cache_bytes / one.bytes * (1 / reached - 1)) * read_seconds(one.bytes, c, l2_bytes)
     started = c["block_s"] * blocks / units * (channels / CHANNELS) ** c["block_power"]
     wide = np.maximum(channels / CHANNELS, 1.0) ** c["wide_power"]
     computing = 2 * rows * blocks * one.kv_len * channels * wide / c["flops_per_s"] / busy

@@ -61,10 +61,10 @@ def bus_factor(operator: Collective) -> float:
     """Bytes each rank sends per byte of the buffer: all-reduce 2 (r-1)/r, the others (r-1)/r, send_recv 1."""
     if operator.what == "send_recv":
         return 1.0
-    share = (operator.ranks - 1) / operator.ranks
-    if operator.copies > 1:
-        return share * copies_sent(operator.copies, operator.ranks) / operator.copies
-    return 2 * share if operator.what == "all_reduce" else share
+    share = 1 - 1 / operator.ranks
+    return share * (
+        2 if operator.what == "all_reduce" else copies_sent(operator.copies, operator.ranks) / operator.copies
+    )
 
 
 def copies_sent(copies: int, places: int) -> float:

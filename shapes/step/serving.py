@@ -209,12 +209,12 @@ def _cores(listed: Iterable[Operator]) -> list[Any]:
 def _product(one: Gemm | RoutedGemm, device: Device, spread: int) -> Floats:
     """A product of one token, as a row of ``Load.products``."""
     rate, weights = device.memory.bandwidth_bytes_per_s, replace(one, m=0).bytes
-    kind, held, chosen = DENSE, weights, 1.0
+    kind, held_s, chosen = DENSE, weights / rate, 1.0
     if isinstance(one, RoutedGemm):
         kind = NVFP4_EXPERTS if one.dtype == "nvfp4" else EXPERTS
-        held, chosen = replace(one, m=0, groups=one.held).bytes / spread, one.m / one.held
+        held_s, chosen = replace(one, m=0, groups=one.held).bytes / spread / rate, one.m / one.held
     more_s = (one.bytes - weights) / rate
-    return kind, one.count, held / rate, more_s, _flops_s(device, one), chosen, one.name != "lm_head"
+    return kind, one.count, held_s, more_s, _flops_s(device, one), chosen, one.name != "lm_head"
 
 
 def _flops_s(device: Device, one: Any) -> float:
