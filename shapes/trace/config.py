@@ -74,8 +74,7 @@ class Built:
 
     def on_few_layers(self, once: Callable[[Cut | None], T]) -> T:
         """``once`` with as few layers as show all that there are; with all where the class does not run with few."""
-        layers = named_dimensions(self.settings)[0].get("layers")
-        with layers_cut(self.module, self.settings, layers) as cut:
+        with layers_cut(self.module, self.settings, named_dimensions(self.settings)[0].get("layers")) as cut:
             try:
                 return once(cut)
             except InputError as error:
@@ -96,23 +95,30 @@ class Built:
     @apart()
     def trace(self, *, b: int, s: int, train: bool, decoder_s: int | None = None) -> Traced:
         """The operators of b sequences of s tokens."""
-        active = active_parameters(self.module, self.settings)
         # transformers 4's gpt_oss gives every token to every expert unless it trains; experts have no dropout to wake.
         for one in self.module.modules() if train else ():
             one.training |= type(one).__name__.endswith("Experts")
         traced = self.on_few_layers(lambda cut: self.run(s, b=b, train=train, decoder_s=decoder_s, cut=cut))
         notes = (*traced.notes, *self.notes, *_expert_notes(self.settings))
-        return self._whole(traced, active_parameters=active, notes=notes)
+        return self._whole(traced, active_parameters=active_parameters(self.module, self.settings), notes=notes)
 
     def run(
         self, s: int, *, b: int = 1, train: bool = True, decoder_s: int | None = None, cut: Cut | None = None
     ) -> Traced:
         """One call; the operators of its layers count as ``cut`` says."""
         inputs = example_inputs(self.module, b=b, s=s, decoder_s=decoder_s)
-        options = {"train": train, "model_type": self.name, "config": self.settings, "cut": cut, "where": self.where}
         return masks_where_read(
             lambda masks: run(
-                self.module, (), inputs, answers=answers_for(self.settings, b * s), masks=masks, **options
+                self.module,
+                (),
+                inputs,
+                answers=answers_for(self.settings, b * s),
+                masks=masks,
+                train=train,
+                model_type=self.name,
+                config=self.settings,
+                cut=cut,
+                where=self.where,
             )
         )
 
@@ -268,8 +274,9 @@ def _own_class(known: type) -> Any:
     """The class of a model's part that no auto class has: the last of its module, which contains those before."""
     with suppress(ImportError):
         defined = vars(import_module(known.__module__.replace(".configuration_", ".modeling_"))).values()
-        alike = (one for one in reversed(defined) if getattr(one, "config_class", None) is known)
-        return next((one for one in alike if "forward" in vars(one)), None)
+        for one in reversed(defined):
+            if getattr(one, "config_class", None) is known and "forward" in vars(one):
+                return one
 
 
 def _autos(settings: Any) -> list[str]:

@@ -103,9 +103,9 @@ class Proof:
     """The outcome of a recognition. ``model``: proven to be the class (None: a part of it was not understood).
 
     ``unproven``: modules that were not understood, the largest share first. ``parameters``: those that ran; ``held``:
-    modules with parameters that did not run (towers for images). ``keys``: dimension -> its key in the configuration;
-    ``longest``: the longest sequence that it names. ``dtype``: that of most products. ``built``: the class, to list its
-    products. ``module``: the recognised module.
+    modules with parameters that did not run (towers for images; of layers alike one or two). ``keys``: dimension -> its
+    key in the configuration; ``longest``: the longest sequence that it names. ``dtype``: that of most products.
+    ``built``: the class, to list its products. ``module``: the recognised module.
     """
 
     model: ModelShape | None
@@ -225,8 +225,7 @@ def prove(subject: Provable, cut: Cut | None = None) -> Proof:
     elif model and cut:
         model = _whole(model, cut, held)
         refuse(model.parameters != parameters, f"{model.parameters:,} parameters recognised of {parameters:,}")
-    unproven, held = _unproven(graph, problems, module, stands_for), cut.of_whole(held) if cut else held
-    return Proof(model, unproven, parameters, held, dtype=dtype, module=module)
+    return Proof(model, _unproven(graph, problems, module, stands_for), parameters, held, dtype=dtype, module=module)
 
 
 def recorded(subject: Provable) -> tuple[Graph, Pair, str]:

@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -26,6 +26,7 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         self.stack = list[nn.Module]()
         self._module_names = names
         self._ran = Counter[str]()
+        self._made = dict[Items, Tensor]()
 
     @contextmanager
     def following(self) -> Iterator[None]:
@@ -38,9 +39,18 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
                 hook.remove()
 
     def run(self, func: Any, args: Items, kwargs: Named | None) -> Any:
-        """Run ``func`` and count it."""
+        """Run ``func`` and count it; a new tensor of floating-point numbers is as equal arguments made one before."""
         count_operator(self._ran, self.where)
-        return func(*args, **(kwargs or {}))
+        # torch's own rules for what operators make are most of the time of a trace.
+        named = kwargs or {}
+        key = func, _told(args), _told([*named.items()])
+        if key in self._made:
+            return torch.empty_like(self._made[key])
+        out = func(*args, **named)
+        new = isinstance(out, Tensor) and not func.is_view and not func._schema.is_mutable
+        if new and out.is_meta and out.is_floating_point() and torch.Tag.dynamic_output_shape not in func.tags:
+            self._made[key] = out
+        return out
 
     @property
     def where(self) -> str:
@@ -56,6 +66,13 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
             pass
 
 
+def _told(argument: object) -> Items:
+    """All of an operator's argument that the form of its result depends on."""
+    if isinstance(argument, Tensor):
+        return argument.shape, argument.stride(), argument.dtype, argument.device
+    return tuple(map(_told, argument)) if isinstance(argument, list | tuple) else (type(argument), argument)
+
+
 def repeated_children(module: nn.Module) -> Iterator[tuple[str, list[tuple[str, nn.Module]]]]:
     """(path, its children) of every container whose children are a repetition.
 
@@ -64,12 +81,10 @@ def repeated_children(module: nn.Module) -> Iterator[tuple[str, list[tuple[str, 
     """
     for path, container in module.named_modules():
         children = list(container.named_children())
-        if isinstance(container, nn.ModuleList):
+        classes = {type(child) for _, child in children}
+        blocks = isinstance(container, nn.Sequential) and len(children) > 1 == len(classes)
+        if isinstance(container, nn.ModuleList) or (blocks and [*children[0][1].children()]):
             yield path, children
-        elif isinstance(container, nn.Sequential) and len(children) > 1:
-            classes = {type(child) for _, child in children}
-            if len(classes) == 1 and [*children[0][1].children()]:
-                yield path, children
 
 
 class Names:
@@ -121,18 +136,11 @@ class Cut:
     def stands_for(self) -> Sizes:
         """Path of each layer that is kept -> how many of the whole it counts for: the last of its kind for the rest."""
         kinds = [self.kinds[place] for place in self.kept]
-        last = {kind: at for at, kind in enumerate(kinds)}
-        weights = {at: 1 + self.kinds.count(kind) - kinds.count(kind) for kind, at in last.items()}
-        return {f"{one}.{at}": weights.get(at, 1) for one in self.containers for at in range(len(kinds))}
-
-    def of_whole(self, held: Items) -> Items:
-        """Modules ``held`` without having run: of the kept layers among them all those of the whole that are alike."""
-        found = []
-        for path in held:
-            above, _, at = path.rpartition(".")
-            kinds = {self.kinds[self.kept[int(at)]]} if above in self.containers else set()
-            found += [f"{above}.{place}" for place, kind in enumerate(self.kinds) if kind in kinds] or [path]
-        return tuple(dict.fromkeys(found))
+        return {
+            f"{one}.{at}": 1 + (self.kinds.count(kind) - kinds.count(kind)) * (kind not in kinds[at + 1 :])
+            for one in self.containers
+            for at, kind in enumerate(kinds)
+        }
 
     def whole(self, layers: Sequence[T], held: Items) -> list[T] | None:
         """The whole's layers by the kept ones alike that are not ``held``; None where two of a kind differ."""
@@ -168,13 +176,13 @@ def layers_cut(module: nn.Module, config: object, layers: int | None) -> Iterato
     are cut together, if these are alike.
     """
     held = {
-        path: len(one)
+        path: one
         for path, one in module.named_modules()
         if isinstance(one, nn.ModuleList) and not re.search(r"\d\.", path)
     }
     # Any number of layers, if the configuration counts them in another way.
-    listed = [path for path, number in held.items() if number == layers] or [*held]
-    alike = {_kept(module.get_submodule(path), config) for path in listed}
+    listed = [path for path, one in held.items() if len(one) == layers] or [*held]
+    alike = {_kept(held[path], config) for path in listed}
     found = alike.pop() if len(alike) == 1 else None
     if not found:
         yield None
@@ -183,9 +191,8 @@ def layers_cut(module: nn.Module, config: object, layers: int | None) -> Iterato
     with ExitStack() as patches:
         for path in listed:
             above, _, name = path.rpartition(".")
-            whole: Any = module.get_submodule(path)
-            few = _Few(whole[place] for place in kept)
-            few.whole = len(whole)
+            few = _Few(held[path][place] for place in kept)
+            few.whole = len(held[path])
             patches.enter_context(patch.dict(module.get_submodule(above)._modules, {name: few}))
         yield Cut(tuple(listed), kinds, kept)
 

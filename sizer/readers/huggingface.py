@@ -252,7 +252,7 @@ def of_class(proof: Any, model: ModelShape, config: Config, where: str) -> Readi
     beside = sum(one.numel() for one in built.parameters()) - proof.parameters
     if whole.parameters - model.parameters != beside:
         whole = replace(model, extra=(*model.extra, ("not run", beside)))
-        notes = (f"not run: {', '.join(proof.held) or 'a part'}; its {beside:,} parameters count, on the last stage",)
+        notes = (f"not run: {', '.join(proof.held) or 'a part'}, all alike; {beside:,} parameters, on the last stage",)
     if (named := architecture_of(fields)) not in ("", its):
         notes += (f"{named} is not known: read as {its}",)
     inner = getattr(built, "config", config)
