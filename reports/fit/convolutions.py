@@ -22,7 +22,7 @@ from scipy.optimize import least_squares
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fit.decode import FOLDERS
+from fit.decode import FOLDERS, sizes_of
 from fit.tables import main, parquet_columns
 from shapes.cost.scans import convolution_parts
 from shapes.device import Device, load_device
@@ -49,7 +49,7 @@ def predicted(sizes: Array, c: dict[str, float], device: Device) -> Array:
     batch, tokens, channels = sizes[:3]
     moved, count = 2 * batch * tokens * channels, batch * channels
     one: Any = Convolution("", "forward", "conv", moved, moved, rows=count, tokens=tokens)  # type: ignore[arg-type] # columns
-    found: Array = sum(convolution_parts(one, c, device.compute.units, device.memory.l2_bytes))
+    found: Array = sum(convolution_parts(one, c | sizes_of(device)))
     return found
 
 

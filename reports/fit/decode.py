@@ -163,7 +163,7 @@ def _fit(
         return dict(zip(start, np.exp(logs).tolist(), strict=True)) | fixed
 
     def off(logs: Array) -> Array:
-        parts = cached_parts(table, constants(logs), device.compute.units, device.memory.l2_bytes)
+        parts = cached_parts(table, constants(logs) | sizes_of(device))
         ratio: Array = np.log(sum(parts) / seconds)
         return ratio
 
@@ -171,6 +171,11 @@ def _fit(
     first = np.log(list(start.values()))
     best = least_squares(lambda logs: off(logs)[~out], first, bounds=limits, loss="soft_l1", f_scale=0.1).x
     return constants(best), np.expm1(off(best))
+
+
+def sizes_of(device: Device) -> dict[str, float]:
+    """What forms ask of a device besides their constants."""
+    return {"units": device.compute.units, "l2_bytes": device.memory.l2_bytes}
 
 
 def lines(tables: Path) -> Iterator[str]:

@@ -29,7 +29,7 @@ from scipy.optimize import least_squares
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fit.decode import BLACKWELL, FOLDERS, HOPPER
+from fit.decode import BLACKWELL, FOLDERS, HOPPER, sizes_of
 from fit.tables import main, parquet_columns
 from shapes.cost.constants import read_seconds
 from shapes.cost.experts import routed_parts
@@ -145,11 +145,11 @@ class Layers:
 
     def seconds_by(self, c: Mapping[str, Any], device: Device) -> Array:
         """Seconds of the layers by these constants."""
-        units, l2 = device.compute.units, device.memory.l2_bytes
-        products = sum(sum(routed_parts(one, c, units, l2)) for one in (self.gate_up, self.down))
+        sizes = sizes_of(device)
+        products = sum(sum(routed_parts(one, {**c, **sizes})) for one in (self.gate_up, self.down))
         memory, cached = (c[key] for key in REMOTE)
-        rates = {"bandwidth_bytes_per_s": memory, "cache_bytes_per_s": cached, "cache_share": 1.0}
-        found: Array = products + self.apart_s + read_seconds(self.remote_bytes, rates, l2)
+        rates = {"bandwidth_bytes_per_s": memory, "cache_bytes_per_s": cached, "cache_share": 1.0} | sizes
+        found: Array = products + self.apart_s + read_seconds(self.remote_bytes, rates)
         return found
 
     def only(self, places: NDArray[np.intp]) -> Layers:

@@ -41,10 +41,10 @@ def unseen(tables: Path, seen: Path, into: Path) -> int:
 
 def decoding(folder: Path, form: str, name: str) -> Array:
     """Predicted over measured, less 1, of a device's decode attention."""
-    device, c = load_device(name), content(DATA / "decode.toml")[form][name]
+    c = content(DATA / "decode.toml")[form][name] | decode.sizes_of(load_device(name))
     off = []
     for one, seconds in decode.rows(folder, form, name).items():
-        off.append(sum(cached_parts(one, c, device.compute.units, device.memory.l2_bytes)) / seconds - 1)
+        off.append(sum(cached_parts(one, c)) / seconds - 1)
     return np.array(off)
 
 

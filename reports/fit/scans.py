@@ -17,6 +17,7 @@ from scipy.optimize import least_squares
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from fit.decode import sizes_of
 from fit.tables import parquet_columns
 from shapes.cost.scans import parts_of
 from shapes.device import Device, load_device
@@ -83,7 +84,7 @@ def ratio(x: Array, rows: Array, form: str, training: bool, device: Device) -> A
     batch, tokens, heads, groups, state, head_dim, seconds = rows.T
     sizes = (batch, tokens, heads, groups, head_dim, state, 64)
     scan = Scan("", "forward", form, *sizes, training=training)  # type: ignore[arg-type] # columns
-    found: Array = sum(parts_of(scan, constants(x), device.compute.units, device.memory.l2_bytes)) / seconds
+    found: Array = sum(parts_of(scan, constants(x) | sizes_of(device))) / seconds
     return found
 
 

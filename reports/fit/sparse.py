@@ -22,6 +22,7 @@ from scipy.optimize import least_squares
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from fit.decode import sizes_of
 from fit.tables import main
 from shapes.cost.sparse import FORMS, Sizes
 from shapes.device import load_device
@@ -103,13 +104,13 @@ def fit(name: str, sizes: list[Sizes], seconds: Array, device: Any) -> tuple[dic
     """A form's constants by 70% of the shapes and its errors on the others."""
     first, table = START[name], Sizes(*map(np.array, zip(*sizes, strict=True)))
     out = held_out(sizes)
-    start, l2 = np.log(list(first.values())), device.memory.l2_bytes
+    start = np.log(list(first.values()))
 
     def constants(logs: Array) -> dict[str, float]:
         return dict(zip(first, np.exp(logs).tolist(), strict=True))
 
     def off(logs: Array) -> Array:
-        found: Array = np.log(sum(FORMS[name](table, constants(logs), device.compute.units, l2)) / seconds)
+        found: Array = np.log(sum(FORMS[name](table, constants(logs) | sizes_of(device))) / seconds)
         return found
 
     # Nothing multiplies faster than the peak or moves faster than the memory, but from the cache, which keys that many

@@ -22,7 +22,7 @@ from scipy.optimize import least_squares
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fit.decode import FOLDERS
+from fit.decode import FOLDERS, sizes_of
 from fit.tables import main, parquet_columns
 from shapes.cost.scans import state_parts
 from shapes.device import Device, load_device
@@ -76,7 +76,7 @@ def _bytes(key: tuple[int, ...], convolution: int) -> float:
 
 def predicted(moved: Array, c: dict[str, float], device: Device) -> Array:
     one: Any = StateUpdate("", "forward", "gated_delta", moved / 2, moved / 2)  # type: ignore[arg-type] # columns
-    found: Array = sum(state_parts(one, c, device.compute.units, device.memory.l2_bytes))
+    found: Array = sum(state_parts(one, c | sizes_of(device)))
     return found
 
 

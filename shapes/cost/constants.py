@@ -597,8 +597,8 @@ def published_origin(form: str, judged: bool, device: Device) -> Origin:
     return replace(origin_of(device, kin, "bf16", "bf16"), table=form if judged else form + _GUESSED)
 
 
-def published(form: str, device: Device, dtype: str) -> tuple[Numbers, int]:
-    """Constants that price ``form`` on ``device`` in ``dtype``, scaled by its memory and peaks; and its compute units.
+def published(form: str, device: Device, dtype: str) -> Numbers:
+    """Constants that price ``form`` on ``device`` in ``dtype``, scaled by its memory and peaks; its units and L2 too.
 
     Another vendor's units have another size. The nearest is then the whole device's rate at the relative's units.
     """
@@ -615,12 +615,12 @@ def published(form: str, device: Device, dtype: str) -> tuple[Numbers, int]:
         key: value * (faster if key.endswith("bytes_per_s") else by.get(key, 1))
         for key, value in _tables()[form][kin.name].items()
     }
-    return constants, units
+    return constants | {"units": units, "l2_bytes": device.memory.l2_bytes}
 
 
-def read_seconds(moved: Any, c: Numbers, l2_bytes: float) -> Any:
+def read_seconds(moved: Any, c: Numbers) -> Any:
     """Seconds of ``moved`` bytes, the share that a cache still holds at its own rate: tables repeat one step."""
-    hit = 1 / (1 + (moved / (c["cache_share"] * l2_bytes)) ** c.get("cache_power", 4))
+    hit = 1 / (1 + (moved / (c["cache_share"] * c["l2_bytes"])) ** c.get("cache_power", 4))
     return moved * (hit / c["cache_bytes_per_s"] + (1 - hit) / c["bandwidth_bytes_per_s"])
 
 

@@ -29,7 +29,7 @@ def form_of(operator: CachedAttention) -> tuple[str, bool]:
     return "latent_" * operator.latent + f"decode_{'fp8' if BYTES[operator.kv_dtype] < 2 else 'bf16'}", True
 
 
-def cached_parts(one: CachedAttention, c: Numbers, units: int, l2_bytes: float) -> Parts:
+def cached_parts(one: CachedAttention, c: Numbers) -> Parts:
     """Seconds of launch and latency, of moving, and of blocks and arithmetic beyond it; sizes may be arrays."""
     channels = one.head_dim + one.v_head_dim
     group, rows = one.heads / one.kv_heads, c["rows"]
@@ -39,9 +39,9 @@ def cached_parts(one: CachedAttention, c: Numbers, units: int, l2_bytes: float) 
     blocks = heads * (shares * together + (1 - shares) * group * np.ceil(one.q_len / rows))
     parts = np.maximum(1.0, shares * one.kv_len / c["split_keys"])
     # Blocks of the same keys wait for the same bytes.
-    busy, reached = (np.minimum(1.0, c["alone"] * each * parts / units) for each in (blocks, heads))
-    moving = (1 + one.cache_bytes / one.bytes * (1 / reached - 1)) * read_seconds(one.bytes, c, l2_bytes)
-    started = c["block_s"] * blocks / units * (channels / CHANNELS) ** c["block_power"]
+    busy, reached = (np.minimum(1.0, c["alone"] * each * parts / c["units"]) for each in (blocks, heads))
+    moving = (1 + one.cache_bytes / one.bytes * (1 / reached - 1)) * read_seconds(one.bytes, c)
+    started = c["block_s"] * blocks / c["units"] * (channels / CHANNELS) ** c["block_power"]
     wide = np.maximum(channels / CHANNELS, 1.0) ** c["wide_power"]
     computing = 2 * rows * blocks * one.kv_len * channels * wide / c["flops_per_s"] / busy
     waiting = c["latency_s"] * one.kv_len / (c["latency_keys"] + one.kv_len)

@@ -39,7 +39,7 @@ def form_of(one: RoutedGemm) -> tuple[str, bool]:
     return f"experts_{kind}{suffix}", one.dtype in (kind, "fp16")
 
 
-def routed_parts(one: RoutedGemm, c: Named, units: int, l2_bytes: float) -> Parts:
+def routed_parts(one: RoutedGemm, c: Named) -> Parts:
     """Seconds of launch and latency, of moving, and of arithmetic beyond it; sizes may be columns."""
     # Solves load = 4 fall / (1 - (1 + fall)^-4) for ``fall``, within 2%.
     load = one.load
@@ -48,14 +48,14 @@ def routed_parts(one: RoutedGemm, c: Named, units: int, l2_bytes: float) -> Part
     rows = np.array([share * one.m / one.groups for share in held / held.mean(axis=0)])
     size, used = BYTES[one.dtype], one.groups * np.minimum(rows, 1.0).mean(axis=0)
     n, k = next_multiple(one.n, 2 * c["pads"]), next_multiple(one.k, c["pads"])
-    step = 2 * COLUMNS * units * (next_multiple(k, SLICE) + c["prologue_keys"]) / c["flops_per_s"]
+    step = 2 * COLUMNS * c["units"] * (next_multiple(k, SLICE) + c["prologue_keys"]) / c["flops_per_s"]
     blocks = one.groups * np.ceil(n / COLUMNS)
     choices = [
-        (tile + c["prologue_rows"]) * paid(blocks * np.minimum(rows, np.ceil(rows / tile)).mean(axis=0), units)
+        (tile + c["prologue_rows"]) * paid(blocks * np.minimum(rows, np.ceil(rows / tile)).mean(axis=0), c)
         for tile in c["tiles"]
     ]
     rows_bytes = one.m * (2 * one.n + size * one.k)
-    reading = read_seconds(used * n * k * (one.weight_bytes or size) + c["row_reads"] * rows_bytes, c, l2_bytes)
+    reading = read_seconds(used * n * k * (one.weight_bytes or size) + c["row_reads"] * rows_bytes, c)
     waiting = c["latency_s"] * one.m / (c["latency_rows"] + one.m)
     waiting += c["launch_s"] + c["held_s"] * one.held + c["choice_s"] * one.choices
     return waiting, reading, beyond(reading, step * np.min(choices, axis=0), c["q"])

@@ -151,7 +151,7 @@ def moved_parts(operator: Operator, device: Device) -> Items:
         return parts(operator, device)
     device.peak(operator.dtype)
     form, _ = named_function(known.form)(operator)
-    return parts(operator, *published(form, device, operator.dtype), device.memory.l2_bytes)
+    return parts(operator, published(form, device, operator.dtype))
 
 
 def origin_of(operator: Operator, device: Device) -> Origin:

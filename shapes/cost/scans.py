@@ -31,17 +31,17 @@ def form_of(scan: Scan) -> tuple[str, bool]:
     return name, known and scan.phase == "forward"
 
 
-def parts_of(scan: Scan, c: Numbers, units: int, l2_bytes: float) -> Parts:
+def parts_of(scan: Scan, c: Numbers) -> Parts:
     """Seconds of one run: the launch, moving beyond the chunks, and the chunks; sizes may be arrays."""
     passes = 1 if scan.phase == "forward" else 2
     times = BACKWARD if passes > 1 else 1.0
     heads = scan.batch * scan.heads
-    waves = np.maximum(1.0, heads / (c["share"] * units))
+    waves = np.maximum(1.0, heads / (c["share"] * c["units"]))
     waves += c["whole"] * (np.ceil(waves) - waves)
     walked = (scan.flops / heads / passes * c["step_s"] / FITTED_CHUNK + c["start_s"]) * waves
     # The state is read and written once in fp32, or, by what trains, for every chunk in 16 bits.
     states = 4 * heads * scan.head_dim * scan.state * (scan.chunks if scan.training else 2)
-    moved = read_seconds(scan.bytes / passes + states, c, l2_bytes)
+    moved = read_seconds(scan.bytes / passes + states, c)
     return c["launch_s"], times * beyond(walked, moved, c["q"]), times * walked
 
 
@@ -55,13 +55,13 @@ def own_form(one: Convolution | Cast) -> tuple[str, bool]:
     return type(one).__name__.lower(), one.bytes_read < 3 * one.bytes_written
 
 
-def convolution_parts(one: Convolution, c: Numbers, units: int, l2_bytes: float) -> Parts:
+def convolution_parts(one: Convolution, c: Numbers) -> Parts:
     """Seconds of the launch, of moving beyond the thread blocks, and of these: a row's tokens by 1024.
 
     128 threads take 8 tokens each (causal-conv1d's kernel, which TensorRT-LLM has too); reports/fit/convolutions.py.
     """
-    walked = (np.ceil(one.tokens / 1024) * c["step_s"] + c["start_s"]) * one.rows / units
-    return c["launch_s"], beyond(walked, read_seconds(one.bytes, c, l2_bytes), c["q"]), walked
+    walked = (np.ceil(one.tokens / 1024) * c["step_s"] + c["start_s"]) * one.rows / c["units"]
+    return c["launch_s"], beyond(walked, read_seconds(one.bytes, c), c["q"]), walked
 
 
 def state_form(one: StateUpdate) -> tuple[str, bool]:
@@ -70,6 +70,6 @@ def state_form(one: StateUpdate) -> tuple[str, bool]:
     return f"state_{one.what if known else MEASURED[0]}", known
 
 
-def state_parts(one: StateUpdate | Cast, c: Numbers, _: int, l2_bytes: float) -> tuple[Any, Any]:
+def state_parts(one: StateUpdate | Cast, c: Numbers) -> tuple[Any, Any]:
     """Seconds of the launches and of moving the bytes (reports/fit/states.py, casts.py), which may be columns."""
-    return c["launch_s"], read_seconds(one.bytes, c, l2_bytes)
+    return c["launch_s"], read_seconds(one.bytes, c)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shapes.frozen import Items, Numbers, replace
+from shapes.frozen import Items, Named, Numbers, replace
 from shapes.operators.types import IndexScores, SparseAttention, TopK
 
 from .constants import Parts, read_seconds
@@ -38,18 +38,18 @@ class Sizes(NamedTuple):
     length: Any
 
 
-def paid(blocks: Any, units: int) -> Any:
+def paid(blocks: Any, c: Named) -> Any:
     """Waves that ``blocks`` take: half of the empty part of the last one is paid."""
-    waves = np.maximum(blocks / units, 1.0)
+    waves = np.maximum(blocks / c["units"], 1.0)
     return (waves + np.ceil(waves)) / 2
 
 
-def _scores(one: Sizes, c: Numbers, units: int, l2_bytes: float) -> Parts:
+def _scores(one: Sizes, c: Numbers) -> Parts:
     """Blocks of 4 queries walk the keys (DeepGEMM's fp8_mqa_logits)."""
-    block = 2 * 4 * one.heads * one.width * units / c["flops_per_s"]
+    block = 2 * 4 * one.heads * one.width * c["units"] / c["flops_per_s"]
     shared = np.clip(4 * one.sequences / one.queries, 1.0, 4.0)  # sequences of fewer queries share a block
-    computing = paid(np.ceil(one.queries / 4), units) * (one.keys * shared + c["prologue_keys"]) * block
-    return c["launch_s"], read_seconds(_scored(one, one.length), c, l2_bytes), computing
+    computing = paid(np.ceil(one.queries / 4), c) * (one.keys * shared + c["prologue_keys"]) * block
+    return c["launch_s"], read_seconds(_scored(one, one.length), c), computing
 
 
 def _scored(one: Sizes, length: Any) -> Any:
@@ -57,33 +57,33 @@ def _scored(one: Sizes, length: Any) -> Any:
     return one.queries * (one.heads * one.width + 4 * one.keys) + one.sequences * length * (one.width + 4)
 
 
-def _paged(one: Sizes, c: Numbers, _: int, l2_bytes: float) -> Parts:
+def _paged(one: Sizes, c: Numbers) -> Parts:
     """A decode step's: each sequence's keys are read once, which many blocks share."""
     computing = 2 * one.queries * one.keys * one.heads * one.width / c["flops_per_s"]
     launch = c["launch_s"] + one.sequences * c["sequence_s"]
-    return launch, read_seconds(_scored(one, one.keys), c, l2_bytes), computing
+    return launch, read_seconds(_scored(one, one.keys), c), computing
 
 
-def _top_k(one: Sizes, c: Numbers, units: int, _: float) -> Parts:
+def _top_k(one: Sizes, c: Numbers) -> Parts:
     """A block for each query passes over its scores, and first looks for a threshold if keys outnumber the chosen.
 
     With fewer keys as many numbers are written.
     """
     many = np.clip((one.length - one.width) * one.sequences / one.queries, 0.0, 1.0)
     each = many * c["choice_s"] + one.keys * c["key_s"]
-    waves = np.maximum(one.queries / (2 * units), 1.0)
+    waves = np.maximum(one.queries / (2 * c["units"]), 1.0)
     moving = 4 * one.queries * (one.keys + one.width) / c["bandwidth_bytes_per_s"]
     return c["launch_s"], moving, waves * each
 
 
-def _attention(one: Sizes, c: Numbers, units: int, _: float) -> Parts:
+def _attention(one: Sizes, c: Numbers) -> Parts:
     """A block for every query and 64 of its heads walks the keys it gathers (FlashMLA's sparse_fwd)."""
-    block = 2 * 64 * one.width * units / c["flops_per_s"]
-    computing = paid(one.queries * np.ceil(one.heads / 64), units) * (one.keys + c["prologue_keys"]) * block
+    block = 2 * 64 * one.width * c["units"] / c["flops_per_s"]
+    computing = paid(one.queries * np.ceil(one.heads / 64), c) * (one.keys + c["prologue_keys"]) * block
     return c["launch_s"], one.queries * one.keys * one.width / c["bandwidth_bytes_per_s"], computing
 
 
-#: Seconds of the launch, of moving and of arithmetic of one run, by its sizes, constants, the device's units and L2.
+#: Seconds of the launch, of moving and of arithmetic of one run, by its sizes and constants.
 FORMS = {"index_scores": _scores, "index_decode": _paged, "top_k": _top_k, "sparse_attention": _attention}
 
 
@@ -93,9 +93,9 @@ def form_of(operator: SparseOperator) -> tuple[str, bool]:
     return "index_decode" if cached else operator.kind, operator.phase == "forward"
 
 
-def sparse_parts(operator: SparseOperator, c: Numbers, units: int, l2_bytes: float) -> Items:
+def sparse_parts(operator: SparseOperator, c: Numbers) -> Items:
     """Seconds of the launch, of moving and of arithmetic of one run."""
-    launch, moving, computing = FORMS[form_of(operator)[0]](_sizes(operator), c, units, l2_bytes)
+    launch, moving, computing = FORMS[form_of(operator)[0]](_sizes(operator), c)
     if isinstance(operator, SparseAttention) and operator.phase != "forward":
         times = operator.flops / replace(operator, phase="forward").flops / BACKWARD
         return launch, moving * 2, computing * times
