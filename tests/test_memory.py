@@ -281,6 +281,13 @@ def test_inference_weights_by_type_and_the_cache_by_kind_of_attention() -> None:
     stored = {dtype: memory(model, w, weight_dtype=dtype).components["weights"] for dtype in ("mixed", "fp32", "fp8")}
     assert stored["mixed"] == 6 * model.parameters == 1.5 * stored["fp32"]
     assert stored["fp8"] < parts["weights"]
+    block_fp8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4}
+    said = {"model_type": "llama", **sizes, "vocab_size": 512, "quantization_config": block_fp8}
+    quantised = read_config(said).model
+    held = memory(quantised, w).components["weights"]
+    assert held == sum(tensor.stored_bytes(2) for tensor in quantised.tensors()) < 2 * quantised.parameters
+    assert memory(quantised, w, weight_dtype="bf16").components["weights"] == 2 * quantised.parameters
     assert parts["kv_cache"] == 32 * 2 * 1000 * (2 * 8 * 128) * 2  # layers x b x s x keys and values x bytes
     block = replace(model.main.blocks[0], attention=AttentionShape(32, 8, 128, window=256))
     windowed = replace(model, stacks=(replace(model.main, blocks=(block,)),))
