@@ -20,7 +20,9 @@ from shapes.operators import operators
 from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, Operator
 from shapes.step import Pricer, Step, StepCost, priced_work, schedule_of, step_cost, with_host
 from shapes.step.seconds import (
+    COLLECTIVE,
     MOST_GROUPS,
+    WITHIN,
     Kind,
     Region,
     Schedule,
@@ -48,7 +50,8 @@ from shapes.workload import Workload
 
 H100 = load_device("h100-sxm")
 CORE = load_stack("megatron-core-te")
-GEMM, NORM = Kind("gemm"), Kind("norm")
+GEMM, NORM, SENT = Kind("gemm"), Kind("norm"), Kind(COLLECTIVE)
+DGRAD = Kind("gemm", backward=True)
 #: Nothing overlaps, the host takes no time, every factor is 1.
 BARE = replace(
     CORE,
@@ -66,10 +69,9 @@ BARE = replace(
 def stage(layers: float = 1.0, ends: float = 0.0, update: float = 0.0, **communication: float) -> Work:
     """A stage of products alone, a message a group."""
     return Work(
-        Region({GEMM: layers}, {GEMM: 10}),
+        Region({GEMM: layers}, {GEMM: 10, SENT: len(communication.keys() & WITHIN)}),
         Region({GEMM: ends}, {GEMM: 2}) if ends else Region(),
         dict(communication),
-        dict.fromkeys(communication, 1),
         update,
     )
 
@@ -108,8 +110,8 @@ def test_a_group_that_sends_nothing_takes_no_time_of_the_host() -> None:
 
 def test_the_host_takes_its_time_for_every_kernel_and_every_collective_of_the_layers() -> None:
     host = Host(1e-3, BARE.host.kernels | {"norm": 3.0}, 1e-2, 0.5)  # type: ignore[operator]  # of dicts here
-    one = stage(1.0, 1.0, tensor=0.0, data=0.0)
-    one.messages.update(tensor=4, expert=2, overlapped_expert=1, context=1, pipeline=7, data=9)
+    one = stage(1.0, 1.0)
+    one.layers.runs[SENT] = 8
     one.layers.seconds[NORM], one.layers.runs[NORM] = 0.0, 5
     one.layers.fallbacks = 2
     # Layers: 10 products, 5 norms of 3 launches, 8 collectives within, 2 fallbacks; ends: 2 products.
@@ -118,6 +120,15 @@ def test_the_host_takes_its_time_for_every_kernel_and_every_collective_of_the_la
     # Near the balance both are partly paid, each region by itself.
     waiting = (1 + in_layers**4) ** 0.25 - 1 + (1 + 2e-3**4) ** 0.25 - 1
     assert found.waiting_for_host == pytest.approx(waiting)
+
+
+def test_a_forward_that_waits_for_the_host_gains_nothing_from_a_backward_that_does_not() -> None:
+    host = replace(BARE.host, launch_s=1.0, backward=0.5)
+    one = Work(Region({GEMM: 4.0, DGRAD: 8.0}, {GEMM: 10, DGRAD: 10}, 2))
+    # 10 s of launches to 4 forward, and half of 10 to 8 backward; fallbacks are a forward's.
+    assert microbatch(one, replace(BARE, host=host), H100).waiting_for_host == 6.0
+    late = replace(host, launch_s=2.0, softmax_fallback_s=3.0)
+    assert microbatch(one, replace(BARE, host=late), H100).waiting_for_host == (20 + 2 * 3 - 4) + (20 / 2 - 8)
 
 
 def test_what_a_stack_says_of_a_class_a_type_and_a_device_multiplies() -> None:
@@ -215,6 +226,12 @@ def test_an_error_of_operators_beyond_the_calibrated_one_widens_the_interval() -
     assert priced(0.05, "hopper") == priced(0.10, "hopper") == pytest.approx((0.8, 1.3))
     wide = exp(-hypot(log(0.8), 0.2)), exp(hypot(log(1.3), 0.2))
     assert priced(0.30, "hopper") == pytest.approx(wide)
+    # An architecture whose runs are further off has its own.
+    stack = replace(stack, intervals={**stack.intervals, "hopper": Interval(0.6, 1.5, 0.05)})
+    assert priced(0.05, "hopper") == pytest.approx((0.6, 1.5))
+    assert priced(0.05) == pytest.approx((0.8, 1.3))  # of no stack
+    stack = replace(stack, intervals={"fitted": Interval(0.8, 1.3, 0.05), "blackwell": Interval(0.6, 1.5, 0.05)})
+    assert priced(0.05, "hopper") == pytest.approx((0.8, 1.3))
     # Where a tier has no interval of its own, the next wider one's, else the widest there is.
     assert priced(0.0) == pytest.approx((0.8, 1.3))
     intervals = {**stack.intervals, "extrapolated": Interval(0.5, 2.0, 0.3)}
@@ -331,12 +348,12 @@ def test_a_share_of_a_stages_layers_sends_its_share_within_them_and_all_of_the_r
     one = stage(4.0, 1.0, 0.5, tensor=0.2, expert=0.1, context=0.3, data=0.4, pipeline=0.5, **{"tensor-forward": 0.1})
     one.layers.fallbacks = 8
     half = with_layers(one, 0.5)
-    assert half.layers == Region({GEMM: 2.0}, {GEMM: 5.0}, 4.0)
+    assert half.layers == Region({GEMM: 2.0}, {GEMM: 5.0, SENT: 1.5}, 4.0)
     assert half.ends == one.ends
     assert half.communication == pytest.approx(
         {"tensor": 0.1, "expert": 0.05, "context": 0.15, "data": 0.4, "pipeline": 0.5, "tensor-forward": 0.05}
     )
-    assert (half.messages["tensor"], half.messages["data"], half.update_s) == (0.5, 1, 0.5)
+    assert half.update_s == 0.5
 
 
 def test_operators_are_added_up_by_where_they_run_and_what_they_serve() -> None:
@@ -367,8 +384,9 @@ def test_operators_are_added_up_by_where_they_run_and_what_they_serve() -> None:
     found = work(listed, [1.0] * len(listed))
     assert found.layers.seconds == {
         GEMM: 3.0,
-        Kind("gemm", "fp8"): 1.0,
-        Kind("bmm"): 4.0,
+        Kind("gemm", "fp8", backward=True): 1.0,
+        Kind("bmm"): 3.0,
+        Kind("bmm", backward=True): 1.0,
         Kind("grouped"): 2.0,
         Kind("attention", 128): 1.0,
         NORM: 5.0,
@@ -390,7 +408,8 @@ def test_operators_are_added_up_by_where_they_run_and_what_they_serve() -> None:
         "data": 5.0,
         "gather": 3.0,
     }
-    assert (found.messages["tensor"], found.messages["data"]) == (8, 5)
+    # Of the collectives the host issues those within layers one by one.
+    assert [found.layers.runs[Kind(COLLECTIVE, backward=one)] for one in (False, True)] == [10, 1]
 
 
 def test_a_dispatch_hides_behind_its_own_experts_alone() -> None:

@@ -126,7 +126,7 @@ def test_every_stack_says_where_its_constants_are_from_and_how_they_are_known(na
     assert set(stack.tiers.values()) <= set(TIERS)
     assert {"kernels", "host", "communication", "optimizer", "interval"} <= set(stack.tiers)
     assert set(stack.kernels) == set(CLASSES) == set(stack.host.kernels)
-    assert set(stack.intervals) <= set(STEP_TIERS)
+    assert set(stack.intervals) <= {*STEP_TIERS, *stack.architectures}
     for interval in stack.intervals.values():
         assert interval.low < 1 < interval.high
 

@@ -40,10 +40,10 @@ REASONS = Path(__file__).parent / "scoreboard.toml"
 UNTUNED = "not tuned for speed"
 #: MLPerf's round that neither constants nor intervals have seen.
 JUDGES = "5.1"
-#: Tiers with runs of several such sources.
-SCALED = ("fitted", "extrapolated")
 #: Share of a source's runs that the others' interval is to hold, all counting evenly; those of fewer runs count as one.
 HELD, FEW = 0.9, 5
+#: The least share that an architecture's interval is to hold, and by how much one changes at least to be written.
+LEAST, CHANGED = 0.85, 0.05
 WORST = 10
 #: README's sentence.
 SAID = r"[0-9.]+% off \(median [^;]*; [0-9]+% lie in the 90% interval"
@@ -160,8 +160,9 @@ def position(run: Run) -> float:
     What widens it further (operators' own errors, a network that nobody states) stays as wide.
     """
     cost, off = run.judged.cost, np.log(run.judged.row.step_s / run.judged.cost.seconds)
-    side = "high" if off > 0 else "low"
-    edge = np.log(getattr(run.judged.row.stack.intervals[cost.tier], side))
+    side, intervals = "high" if off > 0 else "low", run.judged.row.stack.intervals
+    architecture = run.judged.row.device.architecture if cost.tier == "fitted" else ""
+    edge = np.log(getattr(intervals.get(architecture, intervals[cost.tier]), side))
     further = np.log(getattr(cost, side) / cost.seconds) ** 2 - edge**2
     return float(np.sqrt(np.maximum(off**2 - further, 0)) / abs(edge))
 
@@ -184,26 +185,36 @@ def left_out(runs: Sequence[Run], share: float) -> float:
 
 
 def rescale(tuned: Sequence[Run]) -> None:
-    """The intervals of `SCALED` to the power of `scale`, by the least share that holds sources left out, written."""
-    for tier in SCALED:
-        known = [run for run in tuned if run.judged.cost.tier == tier]
-        seen, judging = ([run for run in known if (run.round == JUDGES) is held] for held in (False, True))
-        share = next(one for one in (*np.arange(HELD, 1, 0.01), 1.0) if one == 1 or left_out(seen, one) >= HELD)
-        factor = scale(seen, share)
-        inside = sum(position(run) <= factor for run in judging)
-        say(
-            f"{tier} times {factor:.3f} for {share:.0%} of the runs: of {len(judging)} of MLPerf v{JUDGES} {inside} "
-            f"inside; a source by the others' {left_out(seen, share):.0%}"
-        )
-        # An unknown stack's interval is every stack's; a fitted one's is its own, of runs on it.
-        ran = {run.judged.row.stack.name.removesuffix(GRAPHS) for run in seen}
-        for name in ran if tier == "fitted" else list_stacks():
+    """Intervals of unknown stacks as wide as takes in `HELD` of the runs, and of architectures `LEAST`, written.
+
+    All sources count evenly, and MLPerf's round `JUDGES` not at all. An architecture has its own only if its sources,
+    of which there are several, need more.
+    """
+    known = [run for run in tuned if run.round != JUDGES]
+    fitted = [run for run in known if run.judged.cost.tier == "fitted"]
+    for architecture in sorted({run.judged.row.device.architecture for run in fitted}):
+        here = [run for run in fitted if run.judged.row.device.architecture == architecture]
+        if len(grouped(here, "source")) == 1 or (factor := scale(here, LEAST)) <= 1 + CHANGED:
+            continue
+        say(f"{architecture}, fitted, times {factor:.3f}; a source by the others' {left_out(here, LEAST):.0%}")
+        for name in {run.judged.row.stack.name.removesuffix(GRAPHS) for run in here}:
             path = shipped("stacks", name)
             interval = tomllib.loads(path.read_text(encoding="utf-8"))["interval"]
-            if tier in interval:
-                edges = {edge: round(interval[tier][edge] ** factor, 3) for edge in ("low", "high")}
-                interval[tier] |= edges
-                rewrite(path, {"interval": interval})
+            interval[architecture] = _raised(interval.get(architecture, interval["fitted"]), factor)
+            rewrite(path, {"interval": interval})
+    unknown = [run for run in known if run.judged.cost.tier == "extrapolated"]
+    share = next(one for one in (*np.arange(HELD, 1, 0.01), 1.0) if one == 1 or left_out(unknown, one) >= HELD)
+    factor = scale(unknown, share)
+    say(f"extrapolated, for {share:.0%} of the runs, times {factor:.3f}")
+    for name in list_stacks() if abs(factor - 1) > CHANGED else ():
+        path = shipped("stacks", name)
+        interval = tomllib.loads(path.read_text(encoding="utf-8"))["interval"]
+        interval["extrapolated"] = _raised(interval["extrapolated"], factor)
+        rewrite(path, {"interval": interval})
+
+
+def _raised(interval: dict[str, float], power: float) -> dict[str, float]:
+    return interval | {edge: round(interval[edge] ** power, 3) for edge in ("low", "high")}
 
 
 def _answers(run: Run, reason: dict[str, Any]) -> bool:
@@ -242,9 +253,11 @@ Predicted steps are {sentence(tuned)}. Their bias is {found["bias"]:+.1%}.
 Nothing here was measured by this project. A run is *{NEVER}* where its whole source is; of the others a fit
 has used a part, and their error on layouts {LEFT_OUT} is given. MLPerf's submissions, v5.1 among them, are never
 fitted, but the form knows CUDA graphs, adapters and networks because of them. *Interval*: the usual edges over the
-prediction, which should hold 85 to 95%. Those of Megatron's fitted stacks, and of unknown ones, were made as wide as
-takes in {HELD:.0%} of a source's runs by what the others' need, all sources counting evenly and MLPerf v{JUDGES} left
-out (`--rescale` before `--write`): of v{JUDGES}'s {len(judging)} runs on fitted stacks {judged_inside:.0%} lie inside.
+prediction, which should hold 85 to 95%. Those of fitted stacks, and of unknown ones, were made as wide as takes in
+{HELD:.0%} of the runs here, all sources counting evenly and MLPerf v{JUDGES} left out (`--rescale` before `--write`).
+Blackwell's, of one source in the fit, are wider, to take in {LEAST:.0%} of its runs, some of which are of models of
+other kinds of layers than were fitted. Of v{JUDGES}'s {len(judging)} runs on fitted stacks {judged_inside:.0%} lie
+inside.
 Runs that their source calls not tuned for speed are listed and in no mean. Some of the cards' tuned recipes are those
 of other runs of megatron-bridge, which a fit has used.
 FSDP 2's contention is FSDP 1's fitted figure, taken over after torchtitan's and torchao's rows had been seen.

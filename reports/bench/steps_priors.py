@@ -33,6 +33,10 @@ CORE = (
     ("optimizer.fixed_s", 2e-2, 0.7),
 )
 
+#: Constants whose prior's centre is the ratio of two others: the B300 is to the B200 what the GB300 is to the GB200,
+#: the same silicon at more power. Its three rows are mixtures of experts over several nodes and tell more of networks.
+TIED = {"by_device.b300": ("by_device.gb300", "by_device.gb200")}
+
 #: Releases of Megatron Bridge against the newest in low precision, which the stack means. Its runs in bf16 are
 #: slower by their experts; GPT-OSS alone has heads of 64 on Blackwell, all in bf16, and its attention's prior is narrow
 #: because rows of one model cannot tell the two apart.
@@ -54,6 +58,7 @@ FITTED: dict[str, tuple[tuple[str, float, float], ...]] = {
         ("host.launch_s", 5e-5, 0.7),
         ("host.collective_s", 4e-5, 0.7),
         ("host.softmax_fallback_s", 1e-3, 0.7),
+        ("host.backward", 0.7, 0.4),
         ("host.kernels.elementwise", 2.0, 0.3),
         ("host.kernels.cross_entropy", 13.0, 0.7),
         ("host.kernels.embedding", 10.0, 0.7),

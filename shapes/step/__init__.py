@@ -73,8 +73,9 @@ def step_cost(
     parts = {name: float(value) for name, value in step_parts(stage, schedule, stack, *ran).items() if value}
     seconds = sum(parts.values())
     tier = stack.tier(device.architecture)
-    # The tier's own interval, or the next wider one that the stack has.
-    tiers = *STEP_TIERS[STEP_TIERS.index(tier) :], *reversed(STEP_TIERS)
+    # The interval of an architecture that was fitted on, the tier's, or the next wider one that the stack has.
+    fitted = [device.architecture] * (tier == STEP_TIERS[0])
+    tiers = *fitted, *STEP_TIERS[STEP_TIERS.index(tier) :], *reversed(STEP_TIERS)
     interval = next((stack.intervals[one] for one in tiers if one in stack.intervals), Interval(0.5, 2.0, 0.5))
     wider = max(0.0, stage.off_s / max(stage.priced_s, 1e-12) - CALIBRATED_ERROR)
     unstated = schedule.ranks > device.link.domain_devices and not device.link.stated

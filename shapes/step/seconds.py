@@ -2,10 +2,11 @@
 
 `work` adds up seconds and runs of operators by class, before any software stack. The stack then makes a step of them:
 
-    device    = sum over classes of factor x seconds                     of layers and of ends
+    device    = sum over classes of factor x seconds             of layers and of ends, forward and backward
     exposed   = max(comm - hidden device, 0) + contention min(comm, hidden device)
-    host      = launch_s x kernels + collective_s x collectives
-    micro     = sum over layers, ends of (device^q + host^q)^(1/q), and exposed   launch-bound if the host is slower
+    host      = launch_s x kernels + collective_s x collectives  a backward's times `backward`, where that is known
+    micro     = sum of max(device, host), and exposed            launch-bound if the host is slower
+              = sum of (device^q + host^q)^(1/q), and exposed    where it is not: forward and backward together
     step      = accumulation micro(stage) + (micro(all stages) - micro(stage)) / vpp + sends + data + update + fixed
 
 ``micro(all stages) - micro(stage)`` fills and drains a 1F1B pipeline: one microbatch goes through the other stages. An
@@ -45,10 +46,12 @@ class Kind(NamedTuple):
     """A class of operators (``CLASSES`` of ``shapes.step.stack``) and what tells its kernels apart.
 
     ``detail``: a product's element type where it is not 16 bits, attention's head dimension, ``MISALIGNED``.
+    ``backward``: dgrad and wgrad; what recomputation runs again is a forward, which comes from Python, too.
     """
 
     name: str
     detail: str | int = ""
+    backward: bool = False
 
 
 def _sums() -> dict[Any, Any]:
@@ -59,7 +62,7 @@ def _sums() -> dict[Any, Any]:
 class Region:
     """Operators of one microbatch that follow each other: ``seconds`` and ``runs`` (a group each) by kind.
 
-    ``fallbacks``: attention layers whose shape Megatron's fused softmax does not take.
+    Collectives have no seconds. ``fallbacks``: attention layers whose shape Megatron's fused softmax does not take.
     """
 
     seconds: dict[Kind, Any] = field(default_factory=_sums)
@@ -71,8 +74,9 @@ class Region:
 class Work:
     """One device's work of one microbatch, in layers and ``ends`` (embedding, head, loss), and once a step.
 
-    ``communication`` and ``messages``: seconds and number of collectives by group (``GROUPS``) in one microbatch;
-    "data" is one reduction of the gradients with the gathers that belong to it. ``PARTS`` are in their groups too.
+    ``communication``: seconds of collectives by group (``GROUPS``) in one microbatch; "data" is one reduction of the
+    gradients with the gathers that belong to it. ``PARTS`` are in their groups too. Those within layers (``WITHIN``)
+    are among the regions' ``runs`` as well, since the host issues them.
     ``update_s``: moving the optimizer's bytes; ``priced_s``: the operators' own seconds; ``off_s``: their error.
     Values are numbers, or arrays of one length when many steps are fitted.
     """
@@ -80,12 +84,13 @@ class Work:
     layers: Region = field(default_factory=Region)
     ends: Region = field(default_factory=Region)
     communication: Values = field(default_factory=_sums)
-    messages: Values = field(default_factory=_sums)
     update_s: Any = 0.0
     priced_s: Any = 0.0
     off_s: Any = 0.0
 
 
+#: Name of the runs of collectives.
+COLLECTIVE = "collective"
 #: Groups that talk within layers.
 WITHIN = ("tensor", "expert", OVERLAPPED, "context")
 
@@ -120,9 +125,11 @@ def work(operators: Iterable[Operator], each: Iterable[Any]) -> Work:
     for operator, alone in zip(operators, each, strict=True):
         count = operator.count
         seconds = alone * count
+        backward = operator.phase != "forward"
         if isinstance(operator, Collective):
             group = next((groups_of[word] for word in operator.name.split(".") if word in groups_of), "tensor")
-            total.messages[group] += count
+            if group in WITHIN:
+                total.layers.runs[Kind(COLLECTIVE, "", backward)] += count
             total.communication[group] += seconds
             if part := _part_of(group, operator):
                 total.communication[part] += seconds
@@ -131,7 +138,7 @@ def work(operators: Iterable[Operator], each: Iterable[Any]) -> Work:
         else:
             region = total.layers if "layers" in operator.name else total.ends
             # Each group of a grouped product is launched, or at least quantised and described, on its own.
-            kind = class_of(operator)
+            kind = class_of(operator)._replace(backward=backward)
             groups = np.minimum(operator.groups, MOST_GROUPS) if isinstance(operator, GroupedGemm) else 1
             region.seconds[kind] += seconds
             region.runs[kind] += count * groups
@@ -212,11 +219,11 @@ def spread(layers: Any, p: int, ends: Any) -> tuple[Any, Any, Any]:
 
 def with_layers(stage: Work, share: float) -> Work:
     """``stage`` with this share of its layers and of the messages between them."""
-    communication, messages = (
-        {group: value * share if PARTS.get(group, group) in WITHIN else value for group, value in values.items()}
-        for values in (stage.communication, stage.messages)
-    )
-    return replace(stage, layers=add(Region(), stage.layers, share), communication=communication, messages=messages)
+    communication = {
+        group: value * share if PARTS.get(group, group) in WITHIN else value
+        for group, value in stage.communication.items()
+    }
+    return replace(stage, layers=add(Region(), stage.layers, share), communication=communication)
 
 
 #: How sharply a region turns from device-bound to launch-bound: kernels of one layer differ in length, so that both are
@@ -240,14 +247,6 @@ class Schedule:
     ranks: Any = 1
 
 
-def device_seconds(region: Region, stack: SoftwareStack, device: Device) -> Named:
-    """Seconds on the device by class, as this stack's kernels run them."""
-    found = _sums()
-    for kind, seconds in region.seconds.items():
-        found[kind.name] += factor(kind, stack, device) * seconds
-    return found
-
-
 def factor(kind: Kind, stack: SoftwareStack, device: Device) -> float:
     """The stack's seconds over the tables' for one kind of operators."""
     if kind.name not in PRODUCTS:
@@ -261,16 +260,6 @@ def factor(kind: Kind, stack: SoftwareStack, device: Device) -> float:
         least = 0 if kind.detail in QUANTISED else stack.kernels["gemm"]
         own = max(stack.kernels[kind.name], least) * stack.by_dtype.get(str(kind.detail), 1.0)
     return own * stack.by_device.get(device.base, 1.0)
-
-
-def host_seconds(region: Region, stack: SoftwareStack, collectives: Any = 0) -> Any:
-    """Seconds that the host takes to issue a region's kernels."""
-    kernels = sum(stack.host.kernels.get(kind.name, 1.0) * runs for kind, runs in region.runs.items())
-    return (
-        stack.host.launch_s * kernels
-        + stack.host.collective_s * collectives
-        + stack.host.softmax_fallback_s * region.fallbacks
-    )
 
 
 def exposed(communication: Any, computing: Any, overlap: Overlap) -> Any:
@@ -308,12 +297,33 @@ class Microbatch:
         return self.computing + sum(self.exposed.values()) + self.waiting_for_host
 
 
+def ran(region: Region, stack: SoftwareStack, device: Device) -> tuple[Named, Any]:
+    """Seconds on the device by class, and those that it waits for the host to issue the forward, then the backward.
+
+    Where a stack does not tell what its backward's launches take, both passes together turn softly.
+    """
+    host, found = stack.host, _sums()
+    busy, issued = [0.0, 0.0], [host.softmax_fallback_s * region.fallbacks, 0.0]
+    for kind, seconds in region.seconds.items():
+        own = factor(kind, stack, device) * seconds
+        found[kind.name] += own
+        busy[kind.backward] += own
+    for kind, runs in region.runs.items():
+        each = host.collective_s if kind.name == COLLECTIVE else host.launch_s * host.kernels.get(kind.name, 1.0)
+        issued[kind.backward] += each * runs
+    if host.backward:
+        later = issued[0] - busy[0], host.backward * issued[1] - busy[1]
+        return found, sum(np.maximum(one, 0.0) for one in later)
+    both = sum(busy)
+    return found, (both**SHARPNESS + sum(issued) ** SHARPNESS) ** (1 / SHARPNESS) - both
+
+
 def microbatch(work: Work, stack: SoftwareStack, device: Device) -> Microbatch:
     """One microbatch of ``work``: each region takes what the device or the host needs, whichever is longer.
 
     Exposed communication comes on top.
     """
-    layers, ends = (device_seconds(one, stack, device) for one in (work.layers, work.ends))
+    (layers, waits), (ends, end_waits) = (ran(one, stack, device) for one in (work.layers, work.ends))
     in_layers, in_ends = sum(layers.values()), sum(ends.values())
     # A dispatch waits for its router and its experts for it: what covers it, in chunks, is the mixture's own work.
     cover = {"expert": sum(layers[one] for one in EXPERTS)}
@@ -322,13 +332,7 @@ def microbatch(work: Work, stack: SoftwareStack, device: Device) -> Microbatch:
         for group in WITHIN
         if group in work.communication
     }
-    messages = sum(work.messages.get(group, 0) for group in WITHIN)
-    host = host_seconds(work.layers, stack, messages), host_seconds(work.ends, stack)
-    waits = [
-        (device**SHARPNESS + own**SHARPNESS) ** (1 / SHARPNESS) - device
-        for device, own in zip((in_layers, in_ends), host, strict=True)
-    ]
-    return Microbatch(add(layers, ends, 1), shows, sum(waits), in_ends + waits[1])
+    return Microbatch(add(layers, ends, 1), shows, waits + end_waits, in_ends + end_waits)
 
 
 #: With graphs: so many devices wait for no slowest one, and doubled so often (512) as long as without. MLPerf's LoRA

@@ -52,12 +52,14 @@ class Host:
 
     ``collective_s``: the host's seconds for a collective. ``softmax_fallback_s``: further seconds of a layer's
     attention if Megatron's fused softmax does not take the shape (sequences x heads a rank are no multiple of 4).
+    ``backward``: seconds of a backward's launches over those of a forward's, which come from Python (0: not known).
     """
 
     launch_s: Amount
     kernels: Numbers
     collective_s: Amount
     softmax_fallback_s: Amount
+    backward: Amount = 0.0
 
 
 @frozen
@@ -108,7 +110,8 @@ class SoftwareStack:
     bytes. ``fixed_s``: once a step. ``rows``: what its constants were fitted on, in words. ``loss``: how it runs the
     cross-entropy, of shapes.memory. ``misaligned_bmm``: what batched products of 16 bits take more where a dimension is
     off 16 bytes (1: what the tables say). ``releases``: of its own, other than its newest. ``without``: fields of a
-    workload for the kinds of parallelism that its trainers do not have.
+    workload for the kinds of parallelism that its trainers do not have. ``intervals``: by tier, and
+    by architecture where runs on such devices are further off, or nearer, than others.
     """
 
     name: str
@@ -253,7 +256,7 @@ def stack_from_mapping(data: Named, where: str) -> SoftwareStack:
         overlap=_overlaps(below("communication")),
         optimizer=optimizer.number("update"),
         fixed_s=optimizer.zero_or_more("fixed_s"),
-        intervals=below("interval").keyed(_interval, STEP_TIERS),
+        intervals=below("interval").keyed(_interval, (*STEP_TIERS, *top.texts("architectures"))),
         tiers=below("tiers").keyed(lambda table, key: table.choice(key, TIERS)),
         sources=top.documents(),
         releases=tuple(below("release").keyed(lambda table, key: table.table(key).record(Release)).values()),
