@@ -431,6 +431,15 @@ def test_stages_are_powers_of_two_unless_the_layers_or_the_batch_ask_for_others(
     assert stages(8, 16) <= {3, 6}  # no data-parallel ranks of three
 
 
+def test_stages_are_interleaved_by_equal_chunks_of_their_layers_too() -> None:
+    def chunks(layers: int) -> set[int]:
+        found = plan(llama(layers), load_device("h100-sxm"), gpus=8, global_batch=8, base=Workload(s=1024))
+        return {one.workload.vpp for one in found.candidates if one.workload.p == 4}
+
+    assert {1, 3} <= chunks(12)  # three layers a stage, of which a check offers chunks
+    assert chunks(13) == {1, 2}
+
+
 @pytest.mark.parametrize("p", [2, 4, 8])
 @pytest.mark.parametrize("vpp", [2, 4])
 @pytest.mark.parametrize("global_batch", [8, 64, 512])

@@ -218,6 +218,8 @@ BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] 
         1,
         [{"vpp": 4}, {"p": 4}, {"p": 2}, {"p": 1}],
     ),
+    # 28 layers over 8 stages make no equal chunks.
+    ("SZ138", model(layers=28), {"p": 8, "b": 1, "global_batch": 8}, "vpp", 1, [{"p": 4}, {"p": 2}, {"p": 1}]),
     # An interleaved pipeline goes through p microbatches at a time, and 12 are no two rounds of 8.
     ("SZ138", model(layers=32), {"p": 8, "b": 1, "global_batch": 12}, "vpp", 1, [{"p": 4}, {"p": 2}, {"p": 1}]),
     (

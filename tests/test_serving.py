@@ -17,6 +17,9 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tiers import draws
 
 import sizer
 from reports.fit.serving import HELD, narrowest
@@ -654,6 +657,58 @@ def test_a_pipeline_serves_only_what_fits_no_other_way() -> None:
     small = _plan(device="t4", dtype="fp16")
     assert all(way.p > 1 or way.t > 1 for way in small.ways)
     assert {way.p for way in small.ways} > {1}
+
+
+def test_a_plan_to_serve_is_of_a_type_that_the_device_has() -> None:
+    with pytest.raises(InputError, match="t4 has fp64, fp32, fp16, int8"):
+        _plan(device="t4")
+
+
+def test_ranks_that_cut_blocks_of_the_weights_are_listed_only_where_no_others_serve() -> None:
+    # 2880/4 = 720 is 22.5 blocks of 32; two ranks take longer than 4.5 ms a token.
+    for tpot, degrees in ((None, {1, 2}), (0.0045, {4, 8})):
+        found = sizer.plan("openai/gpt-oss-120b", phase="decode", gpus=8, tpot=tpot, top=100)
+        assert isinstance(found, ServingPlan)
+        assert {way.t for way in found.ways} <= degrees
+        assert any("cut blocks" in one.reason for one in found.dropped) is (tpot is None)
+
+
+#: Two groups of a state that t 4 does not cut, blocks that it does, and experts; devices with little room.
+SERVED_MODELS = (
+    *("tiiuae/Falcon-H1-34B-Instruct", "openai/gpt-oss-120b", "Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-32B"),
+    *("Qwen/Qwen2.5-72B-Instruct-AWQ", "google/gemma-3-27b-it", "CohereLabs/c4ai-command-r-08-2024"),
+    *("deepseek-ai/DeepSeek-V2-Lite", "nvidia/NVIDIA-Nemotron-Nano-9B-v2", "moonshotai/Kimi-K2-Instruct"),
+)
+#: Weights leave TensorRT-LLM 2 GiB of each device, and the driver's context takes one.
+LEAST_ROOM: dict[str, Any] = {"device": "rtx-4090", "gpus": 3, "prompt": 4096, "output": 1024, "engine": "tensorrt-llm"}
+
+
+@pytest.mark.slow
+@draws(8)
+@example(name="tiiuae/Falcon-H1-34B-Instruct", **LEAST_ROOM)
+@example(name="tiiuae/Falcon-H1-34B-Instruct", **LEAST_ROOM | {"gpus": 8, "engine": "vllm"})
+@given(
+    name=st.sampled_from(SERVED_MODELS),
+    device=st.sampled_from(("h100-sxm", "h200", "b200", "mi300x", "l40s", "rtx-4090", "rtx-5090", "l4", "a10")),
+    gpus=st.sampled_from((1, 2, 3, 4, 6, 8, 12, 16, 32)),
+    prompt=st.sampled_from((256, 1024, 4096, 16384)),
+    output=st.sampled_from((128, 1024, 2048)),
+    engine=st.sampled_from(("vllm", "sglang", "tensorrt-llm")),
+)
+def test_check_accepts_whatever_a_plan_to_serve_recommends(
+    name: str, device: str, gpus: int, prompt: int, output: int, engine: str
+) -> None:
+    asked: dict[str, Any] = {"device": device, "gpus": gpus, "phase": "decode"}
+    try:
+        found = sizer.plan(name, s=prompt, context=prompt + output, engine=engine, **asked)
+    except InputError:
+        return  # it fits no split
+    assert isinstance(found, ServingPlan)
+    held = prompt + round(load_serving_stack(engine).reserved * output)
+    way = next(one for one in found.ways if not one.prefill)
+    split = {"t": way.t, "p": way.p, "e": way.e, "d": way.d, "b": way.requests // way.d}
+    report = sizer.check(name, context=held, **asked, **split)
+    assert report.ok, report.findings
 
 
 def test_a_plan_to_serve_says_what_its_figures_rest_on() -> None:

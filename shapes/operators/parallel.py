@@ -128,15 +128,16 @@ def _attentions(model: ModelShape) -> tuple[Attention, ...]:
 def _sharded(model: ModelShape, train: bool) -> Iterator[tuple[int, str, int, str]]:
     """Dimensions that tensor parallelism cuts: heads, their name, what they share and is never cut, and its name.
 
-    In training (Megatron-LM, core/ssm/mamba_mixer.py:250-274) no rank has a copy of a state's group.
-    Convolutions have none.
+    No rank has a copy of a state's group (Megatron-LM, core/ssm/mamba_mixer.py:250-274), but engines copy a single one
+    (vLLM, mamba_mixer2.py). Convolutions have none.
     """
     for attention in _attentions(model):
         yield attention.heads, "attention heads", attention.kv_heads, "key/value heads, which are not cut"
         if isinstance(attention, SharedKeyShape):
             yield attention.out_groups, "groups of the output projection", 1, "key head"
     for mixer in dict.fromkeys(block.mixer for _, block in model.all_blocks() if block.mixer):
-        heads = mixer.groups if train and "groups" in mixer.form.named.values() else mixer.heads
+        cut = (train or mixer.groups > 1) and "groups" in mixer.form.named.values()
+        heads = mixer.groups if cut else mixer.heads
         yield heads, "heads of the recurrent layers, or groups of them", mixer.groups, "groups of recurrent heads"
 
 

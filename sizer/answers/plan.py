@@ -20,7 +20,7 @@ from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import one_of, positive_int, refuse
 from shapes.frozen import Items, Named, Names, Pair, Values, frozen, replace
 from shapes.keywords import WorkloadKeywords
-from shapes.memory import ROOM, divisors, memory
+from shapes.memory import ROOM, divisors, largest_microbatch, memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests, share_of_free
 from shapes.model import ModelShape
 from shapes.model.resize import dimensions, resize
@@ -34,6 +34,7 @@ from shapes.step.stack import SPREAD_STACK, SoftwareStack, load_stack
 from shapes.toml_table import check_bounds, table_of
 from shapes.workload import Implementation, Workload, option_of, saving, workload_fields
 from sizer.printing import Printable
+from sizer.rules.dimensions import cut_blocks
 from sizer.subject import read_subject, run_on
 
 from .mfu import operator_count
@@ -308,6 +309,7 @@ def plan_config(
         global_batch = positive_int(found.pop("global_batch", None), "global_batch", 2**31)
     subject = run_on(read_subject(config, config_format=config_format, stack=stack, **found), target)
     model, notes = subject.whole(), subject.left_out
+    target.peak(subject.workload.dtype)  # InputError for a type that it has no figures for
     if served_as:
         return replace(plan_serving(model, target, gpus, subject.workload, served_as, top), notes=notes)
     answer = plan(
@@ -540,7 +542,9 @@ def _schedules(model: ModelShape, split: Workload, node: int, dropped: Counter[s
         # Embedding and head may be chunks of their own (split_problems).
         for zero in stages[1:3] or stages:
             one = replace(split, zero=zero)
-            yield from (replace(one, vpp=vpp) for vpp in (1, *CHUNKS) if split.p * vpp <= model.layers + 2)
+            equal = divisors(model.layers // split.p, 0 if model.layers % split.p else CHUNKS[-1])
+            chunks = {*CHUNKS, *equal}
+            yield from (replace(one, vpp=vpp) for vpp in sorted(chunks) if split.p * vpp <= model.layers + 2)
         return
     yield from (replace(split, zero=zero) for zero in stages)
     # Hybrid sharding: within a node, replicas between nodes.
@@ -588,7 +592,9 @@ def plan_serving(
         gpus,
     )
     kept = sorted((way for way in ways if way.missed <= 1), key=lambda way: -way.tokens_per_s)
+    whole = [way for way in kept if not cut_blocks(model, replace(base, t=way.t, e=way.e, d=way.d))] or kept
     dropped["the limits hold at no number of requests"] = len(ways) - len(kept)
+    dropped["ranks would cut blocks of the weights, which engines refuse or pad (SZ124)"] = len(kept) - len(whole)
     return ServingPlan(
         gpus,
         device.name,
@@ -597,7 +603,7 @@ def plan_serving(
         _tier(model, device, stack),
         stack.coverage,
         stack.intervals["moe" if model.moe else "dense"],
-        tuple(kept[: positive_int(top, "top")]),
+        tuple(whole[: positive_int(top, "top")]),
         tuple(starmap(Dropped, (+dropped).most_common())),
         tuple(one.title for one in model.formats),
     )
@@ -650,7 +656,9 @@ def _of_split(
             # TensorRT-LLM without max_attention_window: layers with a window hold all of a request, as others do.
             holds = resize(model, window=context)
     held = most_requests(holds, rank, device, share)
-    most = MOST_RUN if held is None else min(MOST_RUN, held // split.p)
+    # What a check of the way counts besides: the driver's context, and that of ranks that communicate.
+    room = largest_microbatch(holds, replace(rank, d=split.d), device.memory.bytes)
+    most = min(MOST_RUN, (room if held is None else min(held, room)) // split.p)
     if not most:
         return []
     running = np.unique(np.minimum(np.round(2 ** np.arange(0, 11.5, 1 / 16)), most))

@@ -377,7 +377,7 @@ def _step(side: Side, recipe: Recipe | None) -> int:
     return max(recipe.alignment.features, recipe.alignment.per_shard)
 
 
-def _cut_blocks(model: ModelShape, workload: Workload) -> dict[str, Side]:
+def cut_blocks(model: ModelShape, workload: Workload) -> dict[str, Side]:
     """Dimension -> the first side of a matrix whose shard is not made of whole blocks."""
     found: dict[str, Side] = {}
     for side in sides(model, workload.t, workload.expert_t):
@@ -398,9 +398,9 @@ def _cut_features(context: Context) -> Iterator[Finding]:
     recipe = workload.low_precision
 
     def whole(dimension: str, ranks: int) -> bool:
-        return divides_over(model, ranks) and dimension not in _cut_blocks(model, replace(workload, t=ranks))
+        return divides_over(model, ranks) and dimension not in cut_blocks(model, replace(workload, t=ranks))
 
-    for dimension, side in _cut_blocks(model, workload).items():
+    for dimension, side in cut_blocks(model, workload).items():
         step, kept = _step(side, recipe), recipe or side.kept
         padded = next_multiple(side.features, step)
         near = neighbours(side.whole, step * side.shards) * (dimension in _WIDTHS)

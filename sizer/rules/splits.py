@@ -236,8 +236,9 @@ def pipeline_bubble(context: Context) -> Answer:
     share = (p - 1) / (workload.vpp * many)
     if share < LARGE_BUBBLE:
         return ()
-    each = context.whole.layers // p
-    enough = [one for one in divisors(each, each) if one * LARGE_BUBBLE >= share * workload.vpp] or [each]
+    each = 0 if context.whole.layers % p else context.whole.layers // p
+    equal = divisors(each, each)
+    enough = [one for one in equal if one * LARGE_BUBBLE >= share * workload.vpp] or equal[-1:]
     return Finding(
         "vpp",
         f"filling and draining {p} stages (vpp {workload.vpp}) adds {share:.0%} to {many} microbatches",
