@@ -106,7 +106,9 @@ def test_a_step_budget_is_broken_by_a_slower_version_alone(padded: str) -> None:
     assert "budget max-step-regression" in result.output
 
 
-@pytest.mark.parametrize(("limit", "code"), [("72GiB", 0), ("1GiB", 1), ("5%", 1), ("90%", 0), ("8e9", 2), ("1 x", 2)])
+@pytest.mark.parametrize(
+    ("limit", "code"), [("72GiB", 0), ("1GiB", 1), ("5%", 1), ("90%", 0), ("8e9", 0), ("8e8", 1), ("8", 2), ("1 x", 2)]
+)
 def test_a_memory_budget_is_bytes_or_a_share_of_the_device(padded: str, limit: str, code: int) -> None:
     assert run("diff", str(GPT2), padded, "--budget", f"max-memory={limit}").exit_code == code
 

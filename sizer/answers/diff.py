@@ -1,12 +1,10 @@
 """`diff`: two versions of a configuration compared, on one or several devices."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import exp, hypot, log
 from typing import NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
-from shapes.errors import InputError, refuse
 from shapes.frozen import Named, Names, frozen
 from shapes.keywords import WorkloadKeywords
 from shapes.memory import memory
@@ -20,9 +18,7 @@ from sizer.checking.project import Suppression
 from sizer.printing import Printable
 from sizer.subject import Subject, read_subject
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?) ?([a-z]*|%)", re.IGNORECASE)
-
-#: Keys of [tool.sizer.budgets] -> the expected value, its units, and what breaking it means.
+#: Keys of [tool.sizer.budgets] -> the expected value, and what breaking it means.
 BUDGETS: Named = table_of(__file__, "budgets.toml")
 
 
@@ -60,25 +56,6 @@ class DiffBudgets:
         if needed > most:
             text = f"{needed / 2**30:.1f} GiB a device on {one.device}, at most {most / 2**30:.1f} GiB allowed"
             yield Violation(path, one.device, "max-memory", text)
-
-
-def budgets_of(table: Named, options: Iterable[str], where: str) -> DiffBudgets:
-    """The KEY=VALUE texts of ``--budget`` over a [tool.sizer.budgets] ``table`` of the file ``where``."""
-    given = {key: (value, {"where": where, "key": f"tool.sizer.budgets.{key}"}) for key, value in table.items()}
-    for option in options:
-        key, _, value = option.partition("=")
-        given[key] = value, {"key": f"--budget {key}"}
-    found = {}
-    for key, (value, named) in given.items():
-        refuse(key not in BUDGETS, f"expected {' or '.join(BUDGETS)}", value=value, **named)
-        units = BUDGETS[key]["units"]
-        size = _SIZE.fullmatch(str(value).strip())
-        # 1 is no share, and 72 no bytes: a unit was forgotten.
-        bare = size is not None and not size[2] and 1 <= float(size[1]) < 2**20
-        if not size or size[2].lower() not in units or isinstance(value, bool) or bare:
-            raise InputError(f"expected {BUDGETS[key]['expected']}", value=value, **named)
-        found[key.replace("-", "_")] = float(size[1]) * units[size[2].lower()]
-    return DiffBudgets(**found)
 
 
 @frozen

@@ -309,8 +309,8 @@ def plan_config(
         global_batch = positive_int(found.pop("global_batch", None), "global_batch", 2**31)
     subject = run_on(read_subject(config, config_format=config_format, stack=stack, **found), target)
     model, notes = subject.whole(), subject.left_out
-    target.peak(subject.workload.dtype)  # InputError for a type that it has no figures for
     if served_as:
+        target.peak(subject.workload.dtype)  # InputError for a type that it has no figures for
         return replace(plan_serving(model, target, gpus, subject.workload, served_as, top), notes=notes)
     answer = plan(
         model,
@@ -333,8 +333,8 @@ def _asked(found: Values, *serving: Any) -> ServingRequest:
     prompt = positive_int(found.pop("s", PROMPT), "s", 2**31)
     context = positive_int(found.pop("context", 2 * prompt), "context", 2**31)
     refuse(context <= prompt, f"expected more than the prompt's {prompt} tokens", "context", context)
-    check_bounds(ttft=ttft, tpot=tpot, acceptance=acceptance, drafted=drafted)
-    share = UTILIZATION if utilization is None else utilization
+    check_bounds(ttft=ttft, tpot=tpot, acceptance=acceptance, drafted=drafted, memory_utilization=utilization)
+    share = utilization or UTILIZATION
     return ServingRequest(
         engine or "vllm", prompt, context - prompt, ttft, tpot, share, drafted or 0, acceptance or 0.0
     )
@@ -542,9 +542,9 @@ def _schedules(model: ModelShape, split: Workload, node: int, dropped: Counter[s
         # Embedding and head may be chunks of their own (split_problems).
         for zero in stages[1:3] or stages:
             one = replace(split, zero=zero)
-            equal = divisors(model.layers // split.p, 0 if model.layers % split.p else CHUNKS[-1])
-            chunks = {*CHUNKS, *equal}
-            yield from (replace(one, vpp=vpp) for vpp in sorted(chunks) if split.p * vpp <= model.layers + 2)
+            for vpp in range(1, min(CHUNKS, (model.layers + 2) // split.p) + 1):
+                if not vpp & (vpp - 1) or not model.layers % (split.p * vpp):
+                    yield replace(one, vpp=vpp)
         return
     yield from (replace(split, zero=zero) for zero in stages)
     # Hybrid sharding: within a node, replicas between nodes.
@@ -648,7 +648,7 @@ def _of_split(
 ) -> list[Way]:
     """The split with ranks that are all alike, and with the best share of them for prompts; none where none fits."""
     context = asked.prompt_tokens + round(stack.reserved * asked.output_tokens)
-    rank = replace(split, d=split.e, context=context, speculative=asked.drafted)
+    rank = replace(split, context=context, speculative=asked.drafted)
     share, holds = asked.memory_utilization, model
     if stack.of_free:
         share = share_of_free(model, rank, device, share)
@@ -657,7 +657,7 @@ def _of_split(
             holds = resize(model, window=context)
     held = most_requests(holds, rank, device, share)
     # What a check of the way counts besides: the driver's context, and that of ranks that communicate.
-    room = largest_microbatch(holds, replace(rank, d=split.d), device.memory.bytes)
+    room = largest_microbatch(holds, rank, device.memory.bytes)
     most = min(MOST_RUN, (room if held is None else min(held, room)) // split.p)
     if not most:
         return []

@@ -230,10 +230,9 @@ def _on_device(subject: Subject, device: Device) -> Subject:
     dtype = subject.workload.dtype
     if dtype in device.peak_flops:
         return subject
-    instead = next((other for other in ALTERNATIVES[dtype] if other in device.peak_flops), None)
-    if not subject.model or instead is None:
-        raise InputError(f"{device.name} has no figures for it; it has {', '.join(device.peak_flops)}", "dtype", dtype)
-    changed = resized_subject(subject, subject.model, replace(subject.workload, dtype=instead, recipe=None))
+    instead = next((other for other in ALTERNATIVES[dtype] if other in device.peak_flops), dtype)
+    device.peak(instead if subject.model else dtype)  # InputError for a type that it has no figures for
+    changed = resized_subject(subject, subject.whole(), replace(subject.workload, dtype=instead, recipe=None))
     asked = replace(subject.asked, dtype=instead, recipe=None) if subject.asked else None
     return replace(
         changed, asked=asked, notes=(*subject.notes, f"times are those of {instead}: {device.name} has no {dtype}")
@@ -279,6 +278,10 @@ class Graded:
     finding: Finding
     offers: Offers
     severity: Severity
+
+    @property
+    def breach(self) -> tuple[str, str]:
+        return self.rule.code, self.finding.field
 
 
 def grade(rule: Rule, finding: Finding, own: Proposals, predicted: Proposals) -> Graded:
@@ -448,13 +451,14 @@ SHARDS = 8
 
 @frozen
 class Cause:
-    """One cause's finding and the offers that fix it."""
+    """One cause's finding, the offers that fix it, and the breaches (code, field) that it is of."""
 
     finding: PricedFinding
     offers: Offers
+    breaches: frozenset[tuple[str, str]]
 
     def mended_by(self, offer: Offer) -> bool:
-        return any(code in self.finding.codes for code, _ in offer.fixes)
+        return not self.breaches.isdisjoint(offer.fixes)
 
     def fixed_by(self, offer: Offer) -> bool:
         """Whether ``offer`` mends it, or makes the same change as one of its own offers."""
@@ -465,7 +469,7 @@ class Cause:
         message = self.finding.message
         if there and not own:
             message += f"; what fixes {there.code} fixes it, priced there"
-        return Cause(replace(self.finding, message=message, **_price_of(own)), own)
+        return Cause(replace(self.finding, message=message, **_price_of(own)), own, self.breaches)
 
 
 def _price_of(offers: Offers, otherwise_s: float | None = None) -> Values:
@@ -579,12 +583,12 @@ def _merged(ordered: Sequence[Graded], own: Proposals, said: _Said | None) -> Ca
     """The findings of one cause as one; None where nothing is left to say."""
     subject, unpriced = own.subject, own.subject.model is None
     error = ordered[0].finding.error
-    outright = frozenset((one.rule.code, one.finding.field) for one in ordered if one.finding.outright)
+    outright = frozenset(one.breach for one in ordered if one.finding.outright)
     # Each change once, as the first finding offers it.
     distinct = {frozenset(offer.priced.change.items()): offer for one in reversed(ordered) for offer in one.offers}
     everything = tuple(distinct.values())
     # Where an offer mends every error of this cause, those that leave one are dropped.
-    errors = {(one.rule.code, one.finding.field) for one in ordered if one.finding.error and not one.rule.of_costs}
+    errors = {one.breach for one in ordered if one.finding.error and not one.rule.of_costs}
     everything = tuple(offer for offer in everything if errors <= offer.fixes) or everything
     useful = () if unpriced else _worth_a_line(everything, subject, outright=outright, error=error)
     offers = _vetted(useful, own, said, error=error, outright=bool(outright))
@@ -592,7 +596,7 @@ def _merged(ordered: Sequence[Graded], own: Proposals, said: _Said | None) -> Ca
         offers = everything[:MOST]
     elif not offers and not outright and any(one.finding.suggestions for one in ordered):
         return None
-    return Cause(_as_one(ordered, subject, offers), offers)
+    return Cause(_as_one(ordered, subject, offers), offers, frozenset(one.breach for one in ordered))
 
 
 def _as_one(ordered: Sequence[Graded], subject: Subject, offers: Offers) -> PricedFinding:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from shapes.device import load_device
 from shapes.errors import InputError, decoded, refuse
-from shapes.frozen import Names, Words, frozen, replace
-from sizer.answers.diff import Diff, DiffBudgets, budgets_of, compare, diff_of
+from shapes.frozen import Named, Names, Words, frozen, replace
+from sizer.answers.diff import BUDGETS, Diff, DiffBudgets, compare, diff_of
 from sizer.checking.checks import CheckRequest
 from sizer.checking.project import nearest_table
 from sizer.readers import NoModel, Source
 from sizer.readers.loading import MAX_BYTES, may_be_configuration, states_a_model
 
-from .options import Asked, exceeds, option_error, say_line, subcommand
+from .options import Asked, exceeds, option_error, say_line, scaled, subcommand
 
 
 @subcommand("diff", "diff stack workload rules output")
@@ -43,24 +43,23 @@ def _all_compared(asked: Asked) -> tuple[Diff, bool]:
     else:
         pairs = of_git(revision, paths, models_only=not named)
     parts = []
-    notes: list[str] = []
     refused = False
     for pair in pairs:
         try:
-            parts.append(_compared(asked, pair, notes))
+            parts.append(_compared(asked, pair))
         except InputError as error:
             say_line(str(option_error(error)))
             refused = True
-    files, violations = (
-        tuple(one for part in parts for one in getattr(part, name)) for name in ("files", "violations")
+    files, violations, notes = (
+        tuple(one for part in parts for one in getattr(part, name)) for name in ("files", "violations", "notes")
     )
     if not files and revision is not None and not refused:
-        notes.append(f"no model configuration differs from {revision}")
-    return Diff(files, violations, tuple(notes)), refused
+        notes = *notes, f"no model configuration differs from {revision}"
+    return Diff(files, violations, notes), refused
 
 
-def _compared(asked: Asked, pair: "Pair", notes: list[str]) -> Diff:
-    """One configuration's comparison; None, with a note, for what nobody named and that is no configuration."""
+def _compared(asked: Asked, pair: "Pair") -> Diff:
+    """One configuration's comparison; a note alone for what nobody named and that is no configuration."""
     devices = asked.devices
     request = CheckRequest(next(iter(devices), None), asked.stack, workload=asked.workload, **asked.suppression())
     try:
@@ -68,15 +67,31 @@ def _compared(asked: Asked, pair: "Pair", notes: list[str]) -> Diff:
     except NoModel as error:
         if pair.named:
             raise
-        notes.append(f"{error.where}: no model configuration, passed over")
-        return Diff(())
+        return Diff((), notes=(f"{error.where}: no model configuration, passed over",))
     project = nearest_table(pair.path)
     budgets = budgets_of(project.table("budgets").data, asked.limits, project.where)
-    if None in sides and budgets != DiffBudgets():
-        notes.append(f"{pair.path} has one version alone: no budget compares it (renamed? sizer diff OLD NEW)")
+    alone = f"{pair.path} has one version alone: no budget compares it (renamed? sizer diff OLD NEW)"
     old, new = (replace(side.subject, where=pair.path) if side else None for side in sides)
     one = next(filter(None, sides))  # either's device and rules: the project's are one
-    return diff_of([compare(old, new, [one.device, *map(load_device, devices[1:])], one.suppression)], budgets)
+    found = diff_of([compare(old, new, [one.device, *map(load_device, devices[1:])], one.suppression)], budgets)
+    return replace(found, notes=(alone,) * (None in sides and budgets != DiffBudgets()))
+
+
+def budgets_of(table: Named, options: Iterable[str], where: str) -> DiffBudgets:
+    """The KEY=VALUE texts of ``--budget`` over a [tool.sizer.budgets] ``table`` of the file ``where``."""
+    given = {key: (value, {"where": where, "key": f"tool.sizer.budgets.{key}"}) for key, value in table.items()}
+    for option in options:
+        key, _, value = option.partition("=")
+        given[key] = value, {"key": f"--budget {key}"}
+    found = {}
+    for key, (value, named) in given.items():
+        refuse(key not in BUDGETS, f"expected {' or '.join(BUDGETS)}", value=value, **named)
+        amount = scaled(str(value), key)
+        # 1 is no share, and 72 no bytes: a unit was forgotten.
+        if amount is None or (str(value).strip()[-1] in "0123456789." and 1 <= amount < 2**20):
+            raise InputError(f"expected {BUDGETS[key]['expected']}", value=value, **named)
+        found[key.replace("-", "_")] = amount
+    return DiffBudgets(**found)
 
 
 @frozen

@@ -21,10 +21,11 @@ from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of, workload_fields
 from sizer.process import clearing, end_line, give_up_output
 from sizer.render import Page, formats, render
 
-_NUMBER = r"\s*((?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?(?:e[+-]?\d{1,2})?|\.\d+(?:e[+-]?\d{1,2})?)\s*([a-z]*)\s*"
+_NUMBER = r"\s*((?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?(?:e[+-]?\d{1,2})?|\.\d+(?:e[+-]?\d{1,2})?)\s*([a-z]*|%)\s*"
 
 
-def _scaled(text: str, of: str) -> float | None:
+def scaled(text: str, of: str) -> float | None:
+    """The number that a text says in the units ``of`` something (options.json); None where it is none."""
     found, units = re.fullmatch(_NUMBER, text.lower()) if len(text) <= 40 else None, TABLES["units"][of]
     return float(re.sub("[_,]", "", found[1])) * units[found[2]] if found and found[2] in units else None
 
@@ -33,13 +34,13 @@ def count(text: str) -> int | None:
     """The integer that a text says, ``4k`` being 4,096 and ``1e3`` 1,000; None where it is none."""
     if re.fullmatch(r"-?\d{1,40}", text):
         return int(text)
-    found = _scaled(text, "count")
+    found = scaled(text, "count")
     return None if found is None or found % 1 else int(found)
 
 
 def seconds(text: str) -> float | None:
     """The seconds that a text says, with or without a unit; None where it is no time (1,5 may be two)."""
-    return _scaled(text, "time") if "," not in text else None
+    return scaled(text, "time") if "," not in text else None
 
 
 def _number(name: str, read: Callable[[str], float | None], expected: str) -> Any:
@@ -56,7 +57,7 @@ def _number(name: str, read: Callable[[str], float | None], expected: str) -> An
 
 
 COUNT = _number("integer", count, "an integer (such as 4096 or 4k)")
-QUANTITY = _number("number", lambda text: _scaled(text, "quantity"), "a number (such as 2.7e9 or 2.7B)")
+QUANTITY = _number("number", lambda text: scaled(text, "quantity"), "a number (such as 2.7e9 or 2.7B)")
 DURATION = _number("time", lambda text: seconds(text) or None, "a time above zero (such as 90, 90s, 800ms or 2min)")
 #: 500 may be milliseconds or seconds, and both have an answer.
 LATENCY = _number(

@@ -22,7 +22,6 @@ from .space import (
     OPTIONS,
     Baseline,
     Limits,
-    Objective,
     Scope,
     on_a_cpu,
     sequences,
@@ -39,8 +38,6 @@ _MEASURING = ("strategy", "regret", "confidence", "time_limit_s", "store")
 
 #: Fields that order a step's work and change none of it, or keep a model's dimensions.
 _KEPT = ("vpp", "no_overlap", "ep_overlap", "frozen_architecture", "finetune")
-#: A budget past this is a typing error.
-MOST_PARAMETERS = 1e18
 
 
 class SearchKeywords(WorkloadKeywords, total=False):
@@ -125,19 +122,15 @@ def search(
         start = Baseline.from_dimensions(h, step=step, shards=shards, **asked)
     if stack is not None:
         start = replace(start, stack=load_stack(stack), given=start.given | workload.keys())
-    refuse(
-        quality is not None and (what != "model" or not 0 < quality < MOST_PARAMETERS),
-        f"expected tokens below {MOST_PARAMETERS:g}, and --what model with it",
-        "quality",
-        quality,
-    )
+    check_bounds(quality=quality)
+    refuse(quality is not None and what != "model", "expected --what model with it", "quality", quality)
     if quality is not None and objective == DEFAULT_OBJECTIVE:
         objective = "step-time"  # what parameters are worth is in the loss
     return find(
         start,
         Query(
             what,
-            Objective(objective, OBJECTIVES[objective]),
+            objective,
             limits,
             target,
             measured,

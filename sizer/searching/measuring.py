@@ -25,7 +25,7 @@ from shapes.toml_table import check_bounds
 from shapes.workload import Workload
 
 from .pricing import Progress, TimedCandidate, Times, rebuilt
-from .space import Objective, Space, whole_heads
+from .space import OBJECTIVES, Space, whole_heads
 from .strategies import MOST_PREPARED, MOST_SAMPLES, STRATEGIES, UNKNOWN, BaselineError, CannotRunError, Outcome, Race
 
 #: (job, how many times it counts in the candidate's time)
@@ -136,7 +136,7 @@ class Measured:
     def _limit_s(self) -> float:
         return self.time_limit_s or (ON_A_CPU_S if self.executor.environment.cpu else inf)
 
-    def times(self, space: Space, row: Sequence[TimedCandidate], objective: Objective, progress: Progress) -> Times:
+    def times(self, space: Space, row: Sequence[TimedCandidate], objective: str, progress: Progress) -> Times:
         """Times of those of the predicted ``row`` (baseline first) that the strategy looked at.
 
         The notes say how sure the best is. InputError where the baseline cannot run.
@@ -152,7 +152,7 @@ class Measured:
                 [one.timing.seconds for one in row],
                 max(one.timing.half_width for one in row[1:]),
                 sampler.sample,
-                [*map(objective.weight, row)],
+                [*map(OBJECTIVES[objective], row)],
                 self.regret,
                 self.confidence,
                 lambda: gone() >= 1,

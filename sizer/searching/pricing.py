@@ -28,7 +28,7 @@ from shapes.step import Pricer, Step, schedule_of
 from shapes.step.seconds import each_value, microbatch, slowest_stage, step_parts, work
 from shapes.workload import Workload
 
-from .space import EQUAL, TIE, Candidates, Objective, Space, reaches, resized
+from .space import EQUAL, OBJECTIVES, TIE, Candidates, Space, reaches, resized
 
 #: How far a search is, of how much, and the best so far ("": not known).
 Progress = Callable[[int, int, str], None]
@@ -212,7 +212,7 @@ class Estimates(NamedTuple):
 def shortlist(
     space: Space,
     pricer: Pricer,
-    objective: Objective,
+    objective: str,
     progress: Progress,
     serving: Workload | None,
     budget: float | None,
@@ -230,7 +230,8 @@ def shortlist(
         return space, space.candidates
     found = estimates(space, space.candidates, pricer, progress, ways)
     space, found = _cut(space, found, pricer, budget, ways)
-    candidates, values = space.candidates, found.seconds * objective.weight(found)
+    candidates, weight = space.candidates, OBJECTIVES[objective](found)
+    values = found.seconds * weight
     worth = alike(space.loss(candidates)[0]) if space.loss else 1 / found.parameters
     reach = reaches(candidates.columns)
     if not serving:
@@ -238,7 +239,7 @@ def shortlist(
         taken += undominated(worth, found.seconds, *reach) if space.what == "model" else []
         taken += range(0, len(candidates), -(-len(candidates) // SHOWN)) if single else ()
     else:
-        decode = estimates(run_as(space, serving), candidates, pricer).seconds * objective.weight(found)
+        decode = estimates(run_as(space, serving), candidates, pricer).seconds * weight
         orders = [np.argsort(values ** (1 - share) * decode**share, kind="stable")[:SHOWN] for share in SHARES]
         taken = list(dict.fromkeys(np.stack(orders, axis=1).ravel().tolist()))[:SHOWN]
         taken += undominated(values, decode, *[worth] * bool(space.loss), *reach)

@@ -34,7 +34,7 @@ class Ranked(AsJson):
     speedup_high: float
     parameters: int
     parameters_change: int
-    memory_change_bytes: int | None
+    memory_change_bytes: int | None = None
     gain: float = 1.0
     gain_low: float = 1.0
     gain_high: float = 1.0

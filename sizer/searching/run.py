@@ -45,7 +45,7 @@ from .pricing import (
 )
 from .quality import at_equal_loss, wide
 from .result import Ranked, Ranking, SearchResult, verdict
-from .space import TIE, Baseline, Candidates, Limits, Objective, Space, nothing_left, reaches
+from .space import OBJECTIVES, TIE, Baseline, Candidates, Limits, Space, nothing_left, reaches
 from .spaces import make_space
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Query:
     """
 
     what: str
-    objective: Objective
+    objective: str
     limits: Limits
     device: Device
     measured: "Measured | None"
@@ -215,7 +215,7 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     keep, said = verdict(query.what, own, best, fixes, nearest, word, launches=launches)
     return SearchResult(
         what=query.what,
-        objective=objective.name,
+        objective=objective,
         tokens=space.tokens * (space.workload.d if ways else 1),
         stack=pricer.stack.name if pricer.stack else None,
         baseline=own,
@@ -331,12 +331,12 @@ def _with_loss(space: Space, ranked: Ranking) -> Ranking:
 NARROW, LEAST_OF_PENALTY = 8, 0.2
 
 
-def rank(row: Sequence[TimedCandidate], objective: Objective) -> Ranking:
+def rank(row: Sequence[TimedCandidate], objective: str) -> Ranking:
     """Every candidate against the baseline (the first)."""
-    base, ranked = row[0], []
+    base, weight, ranked = row[0], OBJECTIVES[objective], []
     for index, first in enumerate(row):
         low, high = _ratio_bounds(base, first) if index else (1.0, 1.0)
-        worth = objective.weight(base) / objective.weight(first)
+        worth = weight(base) / weight(first)
         speedup = base.timing.seconds / first.timing.seconds
         ranked.append(
             Ranked(
@@ -348,7 +348,6 @@ def rank(row: Sequence[TimedCandidate], objective: Objective) -> Ranking:
                 speedup_high=high,
                 parameters=first.parameters,
                 parameters_change=first.parameters - base.parameters,
-                memory_change_bytes=None,
                 gain=speedup * worth,
                 gain_low=low * worth,
                 gain_high=high * worth,

@@ -25,7 +25,7 @@ from shapes.operators import layer_operators
 from shapes.operators.types import Operator
 from shapes.step.stack import SoftwareStack
 from shapes.toml_table import check_bounds, table_of
-from shapes.workload import MOST_RANKS, Workload
+from shapes.workload import Workload
 from sizer.readers.reading import tokenizer_size
 from sizer.subject import read_subject
 
@@ -336,7 +336,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         low, high, aspect = self.low, self.high, self.aspect or (1.0, 1.0)
-        check_bounds(tolerance=self.tolerance, step=self.step)
+        check_bounds(tolerance=self.tolerance, step=self.step, tp_ready=self.tp_ready)
         refuse(
             low is not None and high is not None and low > high,
             "expected LOW:HIGH with LOW at most HIGH",
@@ -353,8 +353,6 @@ class Limits:
             refuse(name not in VARIABLE, f"expected some of {', '.join(VARIABLE)}", "--limit vary", name)
         for number in self.head_dims or ():
             positive_int(number, "--limit head-dim")
-        if self.tp_ready is not None:
-            positive_int(self.tp_ready, "--limit tp-ready", MOST_RANKS)
 
     def shards(self, t: int) -> int:
         """Tensor-parallel shards that candidates split over, of a workload that runs on ``t``."""
@@ -444,18 +442,8 @@ TIE = 0.005
 EQUAL = 0.001
 
 
-@frozen
-class Objective:
-    """``weight``: a positive factor on a candidate's seconds; the candidate with the least product is the best.
-
-    It is a function of one candidate, or of many as arrays: the timed FLOPs, layers and parameters.
-    """
-
-    name: str
-    weight: Callable[[Any], Any]
-
-
-#: Name -> an objective's weight.
+#: Name of an objective -> its weight, a positive factor on a candidate's seconds; the candidate with the least product
+#: is the best. It is a function of one candidate, or of many as arrays: the timed FLOPs, layers and parameters.
 OBJECTIVES: Mapping[str, Callable[[Any], Any]] = {
     "step-time": lambda one: 1.0,
     "layer-time": lambda one: 1 / one.layers,
