@@ -195,8 +195,8 @@ def compare(
         )
         return DeviceDiff(device.name, before, after, ratio, error, _further(now, was), _further(was, now))
 
-    changes, found = _changes(old, new), tuple(map(on, devices))
-    return FileDiff(there.where, there.model_type, there.stack.name, changes, found, there.left_out)
+    differ = _changes(old, new)
+    return FileDiff(there.where, there.model_type, there.stack.name, differ, tuple(map(on, devices)), there.left_out)
 
 
 class _Priced:

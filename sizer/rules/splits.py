@@ -236,8 +236,8 @@ def pipeline_bubble(context: Context) -> Answer:
     share = (p - 1) / (workload.vpp * many)
     if share < LARGE_BUBBLE:
         return ()
-    each = 0 if context.whole.layers % p else context.whole.layers // p
-    equal = divisors(each, each)
+    each, left = divmod(context.whole.layers, p)
+    equal = divisors(each, 0 if left else each)
     enough = [one for one in equal if one * LARGE_BUBBLE >= share * workload.vpp] or equal[-1:]
     return Finding(
         "vpp",

@@ -158,8 +158,11 @@ def _asked_workload(asked: Named, tokens: int | None) -> Values:
         workload |= sequences(tokens, workload)
     for name in _KEPT:
         usual = getattr(plain, name)
-        expected = "expected none: a search changes dimensions; `sizer plan` prices schedules"
-        refuse(workload.get(name, usual) != usual, expected, option_of(name))
+        refuse(
+            workload.get(name, usual) != usual,
+            "expected none: a search changes dimensions; `sizer plan` prices schedules",
+            option_of(name),
+        )
     return workload
 
 
