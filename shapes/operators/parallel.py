@@ -136,8 +136,7 @@ def _sharded(model: ModelShape, train: bool) -> Iterator[tuple[int, str, int, st
         if isinstance(attention, SharedKeyShape):
             yield attention.out_groups, "groups of the output projection", 1, "key head"
     for mixer in dict.fromkeys(block.mixer for _, block in model.all_blocks() if block.mixer):
-        cut = (train or mixer.groups > 1) and "groups" in mixer.form.named.values()
-        heads = mixer.groups if cut else mixer.heads
+        heads = mixer.groups if "groups" in mixer.form.named.values() and (train or mixer.groups > 1) else mixer.heads
         yield heads, "heads of the recurrent layers, or groups of them", mixer.groups, "groups of recurrent heads"
 
 

@@ -122,7 +122,7 @@ def search(
         start = Baseline.from_dimensions(h, step=step, shards=shards, **asked)
     if stack is not None:
         start = replace(start, stack=load_stack(stack), given=start.given | workload.keys())
-    check_bounds(quality=quality)
+    check_bounds(params=params, quality=quality)
     refuse(quality is not None and what != "model", "expected --what model with it", "quality", quality)
     if quality is not None and objective == DEFAULT_OBJECTIVE:
         objective = "step-time"  # what parameters are worth is in the loss
@@ -185,7 +185,6 @@ def _used(what: str, config: object, params: float | None, dimensions: dict[str,
         "params",
         params,
     )
-    check_bounds(params=params)
     if config is None and params is None and what == "swiglu":
         for name in DIMENSIONS[1:]:
             refuse(
