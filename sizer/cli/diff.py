@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shapes.device import load_device
 from shapes.errors import InputError, decoded, refuse
-from shapes.frozen import Named, Names, Words, frozen, replace
+from shapes.frozen import Named, Names, Values, Words, frozen, replace
 from sizer.answers.diff import BUDGETS, Diff, DiffBudgets, compare, diff_of
 from sizer.checking.checks import CheckRequest
 from sizer.checking.project import nearest_table
@@ -79,17 +79,21 @@ def _compared(asked: Asked, pair: "Pair") -> Diff:
 
 def budgets_of(table: Named, options: Iterable[str], where: str) -> DiffBudgets:
     """The KEY=VALUE texts of ``--budget`` over a [tool.sizer.budgets] ``table`` of the file ``where``."""
-    given = {key: (value, {"where": where, "key": f"tool.sizer.budgets.{key}"}) for key, value in table.items()}
+    given: Values = {key: (f"tool.sizer.budgets.{key}", value, where) for key, value in table.items()}
     for option in options:
         key, _, value = option.partition("=")
-        given[key] = value, {"key": f"--budget {key}"}
+        given[key] = f"--budget {key}", value
     found = {}
-    for key, (value, named) in given.items():
-        refuse(key not in BUDGETS, f"expected {' or '.join(BUDGETS)}", value=value, **named)
-        amount = scaled(str(value), key)
+    for key, said in given.items():
+        refuse(key not in BUDGETS, f"expected {' or '.join(BUDGETS)}", *said)
+        value = str(said[1]).strip()
+        amount = scaled(value, key)
         # 1 is no share, and 72 no bytes: a unit was forgotten.
-        if amount is None or (str(value).strip()[-1] in "0123456789." and 1 <= amount < 2**20):
-            raise InputError(f"expected {BUDGETS[key]['expected']}", value=value, **named)
+        refuse(
+            amount is None or (value[-1] in "0123456789." and 1 <= amount < 2**20),
+            f"expected {BUDGETS[key]['expected']}",
+            *said,
+        )
         found[key.replace("-", "_")] = amount
     return DiffBudgets(**found)
 
