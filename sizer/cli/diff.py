@@ -70,11 +70,11 @@ def _compared(asked: Asked, pair: "Pair") -> Diff:
         return Diff((), notes=(f"{error.where}: no model configuration, passed over",))
     project = nearest_table(pair.path)
     budgets = budgets_of(project.table("budgets").data, asked.limits, project.where)
-    alone = f"{pair.path} has one version alone: no budget compares it (renamed? sizer diff OLD NEW)"
+    alone = (f"{pair.path} has one version alone: no budget compares it (renamed? sizer diff OLD NEW)",)
     old, new = (replace(side.subject, where=pair.path) if side else None for side in sides)
     one = next(filter(None, sides))  # either's device and rules: the project's are one
     found = diff_of([compare(old, new, [one.device, *map(load_device, devices[1:])], one.suppression)], budgets)
-    return replace(found, notes=(alone,) * (None in sides and budgets != DiffBudgets()))
+    return replace(found, notes=alone * (None in sides and budgets != DiffBudgets()))
 
 
 def budgets_of(table: Named, options: Iterable[str], where: str) -> DiffBudgets:

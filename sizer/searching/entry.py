@@ -106,9 +106,8 @@ def search(
     what = what or ("model" if params is not None else "swiglu")
     one_of(objective, OBJECTIVES, "objective")
     scope: Scope = "product" if rest.pop("gemm_only", False) else ("model" if config is not None else "mlp")
-    tokens = rest.pop("tokens", None)
     _used(what, config, params, dimensions)
-    workload = _asked_workload(rest, tokens)
+    workload = _asked_workload(rest)
     target, measured = _source(measure, device, measuring)
     if config is None and measured and measured.executor.environment.cpu:
         workload = on_a_cpu(h) | workload
@@ -145,8 +144,9 @@ def search(
     )
 
 
-def _asked_workload(asked: Named, tokens: int | None) -> Values:
+def _asked_workload(asked: Values) -> Values:
     """The workload's fields by their letters; InputError for what a search compares nothing by."""
+    tokens = asked.pop("tokens", None)
     workload, plain = workload_fields(asked), Workload()
     refuse(
         workload.get("phase") == "decode",
