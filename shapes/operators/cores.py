@@ -268,8 +268,7 @@ def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len
     """softmax(Q K^T) V, forward and backward, without its projections and elementwise parts."""
     workload = run.workload
     shared = workload.cp if workload.cp_comm == "a2a" else 1
-    # The fullest rank's, where they do not divide.
-    heads, kv_heads = (-(-one // shared) for one in attention.on_shard(workload.t))
+    heads, kv_heads = (-(-one // shared) for one in attention.on_shard(workload.t))  # the fullest rank's
     narrow, causal = workload.attention_dtype, attention.causal and not attention.cross
     eager = not narrow and workload.attention == "eager"
     # Written out, scores of other documents are masked and computed all the same.

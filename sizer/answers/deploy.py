@@ -11,7 +11,7 @@ from shapes.frozen import Ints, Names, Pair, frozen, replace
 from shapes.memory import memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests
 from shapes.model import AttentionShape, MlaShape, ModelShape
-from shapes.model.resize import dimensions, sides
+from shapes.model.resize import Side, dimensions, sides
 from shapes.toml_table import spelled
 from shapes.workload import Workload
 from sizer.printing import Printable
@@ -256,13 +256,11 @@ def _size(fact: Fact, name: str, size: int, ranks: int) -> FactOutcome:
 
 def _multiples(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterator[FactOutcome]:
     """Outcomes of a fact on multiples for the worst shard of each dimension, matrices merged as engines merge them."""
-    asked = [
-        side
-        for side in sides(model, tp, expert_tp, fused=True)
-        if side.dimension in fact.of and (not fact.cut or side.shards > 1 or (side.merged and fact.merged))
-    ]
-    for name in dict.fromkeys(side.dimension for side in asked):
-        own = (side for side in asked if side.dimension == name)
+    asked: dict[str, list[Side]] = {}
+    for side in sides(model, tp, expert_tp, fused=True):
+        if side.dimension in fact.of and (not fact.cut or side.shards > 1 or (side.merged and fact.merged)):
+            asked.setdefault(side.dimension, []).append(side)
+    for own in asked.values():
         side = min(own, key=lambda side: side.features % fact.multiple == 0)
         features, padded = side.features, next_multiple(side.features, fact.multiple)
         yield _said(

@@ -220,12 +220,10 @@ def _format_of(config: Config) -> str | Config:
     claims, names = _claims(), names_of(config)
     lacks = {name: lacking(claim, names) for name, claim in claims.items()}
     claimed, row = [name for name in claims if not lacks[name]], named_plainly(config)
-    if (
-        row
-        and claimed == ["huggingface"]
-        and config.keys().isdisjoint(table("hf_defaults").get(str(config.get("model_type")), ()))
-    ):
-        return row  # the type is a server's or a trainer's word for what it loads
+    if row and claimed == ["huggingface"]:
+        usual = table("hf_defaults").get(str(config.get("model_type")), ())
+        if config.keys().isdisjoint(usual):
+            return row  # the type is a server's or a trainer's word for what it loads
     if claimed and claims[claimed[0]].get("deep") and not any(str(key).upper() == "MODEL_ARGS" for key in config):
         sizes = {str(value): None for key, value in leaves(config) if key == "hidden_size" and "$" not in str(value)}
         if len(sizes) > 1:

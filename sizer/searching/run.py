@@ -212,8 +212,7 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     # With a stack, launches are part of the step.
     launches = not measured and not pricer.stack and all(one.launch_bound for one in times.row)
     # A baseline that nobody typed is taken, not kept.
-    word = "keep" if baseline.stack else "take"
-    keep, said = verdict(query.what, own, best, fixes, nearest, word, launches=launches)
+    keep, said = verdict(query.what, own, best, fixes, nearest, "keep" if baseline.stack else "take", launches=launches)
     return SearchResult(
         what=query.what,
         objective=objective,

@@ -212,6 +212,13 @@ ASKED: tuple[tuple[str, Callable[..., Any], str], ...] = (
 )
 
 
+async def _answer(serving: LanguageServer, find: Callable[..., T], place: str, params: Any) -> T | None:
+    """What ``find`` says of the ``place`` that ``params`` names; None where the document is not priced."""
+    document = serving.workspace.get_text_document(params.text_document.uri)
+    priced = await in_time(document.source, document.path)
+    return find(priced, document, getattr(params, place)) if isinstance(priced, Priced) else None
+
+
 def server(version: str) -> LanguageServer:
     """The language server, not yet started."""
     serving = LanguageServer("sizer", version, text_document_sync_kind=types.TextDocumentSyncKind.Full)
@@ -227,12 +234,6 @@ def server(version: str) -> LanguageServer:
             one.range = _shown(document)(one.range)
         if version == document.version:
             serving.text_document_publish_diagnostics(types.PublishDiagnosticsParams(document.uri, found, version))
-
-    async def of(find: Callable[..., T], place: str, params: Any) -> T | None:
-        """What ``find`` says of the ``place`` that ``params`` names; None where the document is not priced."""
-        document = serving.workspace.get_text_document(params.text_document.uri)
-        priced = await in_time(document.source, document.path)
-        return find(priced, document, getattr(params, place)) if isinstance(priced, Priced) else None
 
     serving.feature(types.TEXT_DOCUMENT_DID_OPEN)(publish)
 
@@ -251,7 +252,7 @@ def server(version: str) -> LanguageServer:
         serving.text_document_publish_diagnostics(types.PublishDiagnosticsParams(params.text_document.uri, []))
 
     for feature, find, place in ASKED:
-        serving.feature(feature)(partial(of, find, place))
+        serving.feature(feature)(partial(_answer, serving, find, place))
     return serving
 
 
