@@ -539,6 +539,14 @@ def test_a_program_that_does_not_train_what_it_loads_is_refused(rest: str, said:
     assert read(tmp_path, f"{text}optimizer = Adam(model.parameters())\nloss.backward()").model.layers == 12
 
 
+def test_of_calls_of_one_class_that_differ_none_is_taken(tmp_path: Path) -> None:
+    text = "SIZES = [ModelConfig(name='a/b'), ModelConfig(name='Qwen/Qwen3-0.6B'), ModelConfig(name='Qwen/Qwen3-8B')]\n"
+    with pytest.raises(
+        InputError, match=r"names no model .*; it speaks of a released model: sizer check Qwen/Qwen3-0\.6B"
+    ):
+        read(tmp_path, text + "Trainer(SIZES[number])\n")
+
+
 def test_nanogpts_own_program_is_read(tmp_path: Path) -> None:
     text = "n_layer = 2\nn_head = 2\nn_embd = 64\ninit_from = 'scratch'\nmodel_args = dict(n_layer=n_layer)\n"
     text += "if init_from == 'scratch':\n    gptconf = GPTConfig(**model_args)\n    model = GPT(gptconf)\n"

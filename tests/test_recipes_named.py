@@ -1937,6 +1937,11 @@ def test_what_trains_another_part_than_the_model_is_refused(option: str, said: s
         read(tmp_path, f"python main.py --model gpt2 --epochs 2 {option}\n", "run.sh")
 
 
+def test_a_program_that_prepares_data_for_training_does_not_train(tmp_path: Path) -> None:
+    found = read(tmp_path, "python data_process_train.py --model_path google/gemma-2b\n", "run.sh")
+    assert any("nothing in it says that it trains" in note for note in found.notes)
+
+
 def test_old_arithmetic_and_bits_of_a_base_are_read(tmp_path: Path) -> None:
     script = f"N=8\npython train.py{TRAINS} --lora_enable True --lora_r 4 --bits 4"
     script += " --gradient_accumulation_steps $[128/($N*2)]"

@@ -125,8 +125,7 @@ class _Code:
         if isinstance(made, dict) and (made.get("_class", "dict") != "dict" or "zero_optimization" in made):
             name = re.sub(r"\W", "_", str(made.get("name" if "default" in made else "_class"))).strip("_")
             value = made.get("default", made)
-            name += "_" * (self.options.get(name, value) != value)  # of one class, and not the same
-            self.options[name] = value
+            self.options[name] = _agreed("one of several", self.options.get(name, value), value)
 
     def follow(self, body: list[ast.stmt], names: Values) -> Any:
         """Follow assignments in order, to names and attributes (``cfg.model.layers = 2``); the returned value."""
@@ -159,7 +158,7 @@ class _Code:
             return node.body if holds else node.orelse
         self.follow(node.body, one := {**names})
         self.follow(node.orelse, other := {**names})
-        names |= _agreed(node, one, other)
+        names |= _agreed(f"what line {node.lineno} decides", one, other)
         return []
 
     def _assign(self, target: ast.expr, node: ast.stmt, names: Values) -> None:
@@ -187,7 +186,13 @@ class _Code:
                             return one[name]
                 case ast.IfExp(test, one, other):
                     holds, one, other = (self._value(side, names) for side in (test, one, other))
-                    return _agreed(node, one, other) if not isinstance(holds, bool) else one if holds else other
+                    return (
+                        _agreed(f"what line {node.lineno} decides", one, other)
+                        if not isinstance(holds, bool)
+                        else one
+                        if holds
+                        else other
+                    )
                 case ast.UnaryOp(ast.Not(), inner):
                     holds = self._value(inner, names)
                     return None if holds is None else not holds
@@ -253,8 +258,8 @@ class _Code:
         return named | before | {"_class": said} | given
 
 
-def _agreed(node: Any, one: Any, other: Any) -> Any:
-    """What both branches make; marked as not told where they differ."""
+def _agreed(otherwise: str, one: Any, other: Any) -> Any:
+    """What both make, branches or calls of one class; marked as not told, as ``otherwise`` says, where they differ."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return {key: _agreed(node, one.get(key), other.get(key)) for key in one | other}
-    return one if one == other else unknown(f"what line {node.lineno} decides")
+        return {key: _agreed(otherwise, one.get(key), other.get(key)) for key in one | other}
+    return one if one == other else unknown(otherwise)
