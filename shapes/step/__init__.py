@@ -332,6 +332,6 @@ class Pricer:
         changed = 0.0
         for operator, cost in before.priced:
             gone = operator.count - kept.get(work_key(operator), 0)
-            changed += max(0, gone) * max(cost.high - cost.seconds, cost.seconds - cost.low)
+            changed += max(0, gone) * float(max(cost.high - cost.seconds, cost.seconds - cost.low))
         changed *= before.accumulation
         return min(changed, before.cost.ratio_error * before.seconds) if before.cost else changed
