@@ -53,7 +53,7 @@ def _all_compared(asked: Asked) -> tuple[Diff, bool]:
     files, violations, notes = (
         tuple(one for part in parts for one in getattr(part, name)) for name in ("files", "violations", "notes")
     )
-    if not files and revision is not None and not refused:
+    if revision and not (files or refused):
         notes = *notes, f"no model configuration differs from {revision}"
     return Diff(files, violations, notes), refused
 
