@@ -512,6 +512,48 @@ def test_keys_that_a_module_repeats_and_tables_that_are_no_buffers_are_understoo
     assert (core.heads, core.kv_heads, core.head_dim, core.rotary_dim, core.causal) == (8, 2, 16, 16, True)
 
 
+class Halved(nn.Module):
+    """Keys and values of one product, repeated for all heads; rotated by positions that are given, or not at all."""
+
+    def __init__(self, *, turned: bool) -> None:
+        super().__init__()
+        self.turned, self.q, self.kv, self.o = turned, nn.Linear(128, 128), nn.Linear(128, 128), nn.Linear(128, 128)
+
+    def forward(self, x: Any, positions: Any) -> Any:
+        b, s, _ = x.shape
+        q, (k, v) = self.q(x).view(b, s, 8, 16), (one.view(b, s, 4, 16) for one in self.kv(x).chunk(2, -1))
+        if self.turned:
+            angles = positions[..., None, None] * 10000.0 ** -(torch.arange(8, device=x.device) / 8).repeat(2)
+            cos, sin = angles.cos(), angles.sin()
+            q, k = (one * cos + torch.cat([-one[..., 8:], one[..., :8]], -1) * sin for one in (q, k))
+        k, v = (one.repeat_interleave(2, dim=2) for one in (k, v))
+        q, k, v = (one.transpose(1, 2) for one in (q, k, v))
+        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o(out.transpose(1, 2).reshape(b, s, 128))
+
+
+class Placed(nn.Module):
+    def __init__(self, *, turned: bool) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(320, 128), nn.Linear(128, 320)
+        self.layers = nn.ModuleList(Halved(turned=turned) for _ in range(2))
+
+    def forward(self, ids: Any, position_ids: Any) -> Any:
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = x + layer(functional.layer_norm(x, (128,)), position_ids)
+        return self.head(x)
+
+
+@pytest.mark.parametrize("turned", [True, False])
+def test_halves_of_one_product_are_keys_and_values_though_they_are_repeated(*, turned: bool) -> None:
+    """They passed for eight heads of keys that are the values too, of as many parameters and products."""
+    example = {"ids": IDS, "position_ids": torch.arange(64).expand(2, 64)}
+    core = read_subject(Placed(turned=turned), example_inputs=example).whole().attention
+    assert core is not None
+    assert (core.heads, core.kv_heads, core.keys_values, core.rotary_dim) == (8, 4, "pair", 16 * turned)
+
+
 def test_a_head_of_the_last_token_alone_is_named_with_what_to_do() -> None:
     module = Nano()
     with torch.no_grad():

@@ -484,9 +484,8 @@ def test_of_texts_paired_with_images_both_towers_are_there() -> None:
 @pytest.mark.parametrize(
     ("model_type", "settings"),
     [
-        ("timesfm", {"num_hidden_layers": 2}),
         ("patchtst", {"num_hidden_layers": 2, "num_input_channels": 3}),
-        ("sam2", {}),
+        ("sam_vision_model", {"num_hidden_layers": 2, "global_attn_indexes": [1]}),
     ],
 )
 def test_channels_series_and_masks_are_listed_and_what_is_not_understood_named(
@@ -514,6 +513,8 @@ PICTURES = {"hidden_size": 96, "num_attention_heads": 6, "num_hidden_layers": 3,
         ("deit", PICTURES | {"intermediate_size": 160}, [18]),
         ("ijepa", PICTURES | {"intermediate_size": 160}, [16]),
         ("patchtst", {"num_hidden_layers": 2}, [32]),
+        # A series as patches, none of which is padding.
+        ("timesfm", {"num_hidden_layers": 2}, [16]),
         # Its predictor reads all tokens twice: as they are, and as those that are predicted.
         (
             "vjepa2",
@@ -536,6 +537,13 @@ def test_what_reads_images_videos_or_series_is_proven_with_as_many_tokens_as_it_
     assert reading.model.parameters == theirs
     step = check(built.to_dict(), device="h100-sxm", b=2).step
     assert step is not None
+
+
+def test_a_series_is_as_long_as_its_patches_and_turned_by_positions_that_depend_on_its_padding() -> None:
+    (block,) = recognise_small("timesfm2_5", num_hidden_layers=2, head_dim=16, num_attention_heads=6).main.blocks
+    core = block.attention
+    assert (core.causal, core.rotary_dim, core.qk_norm) == (True, 16, "head")
+    assert [size for _, size in block.extra] == [16]  # what scales queries
 
 
 def _class_of(built: Any) -> Any:

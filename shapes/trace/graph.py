@@ -22,7 +22,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
-from shapes.frozen import Function, Ints, Items, Named
+from shapes.frozen import Function, Ints, Items, Named, Triple
 from shapes.operators.types import Attention
 
 from .attention import Form, FusedAttention, Operands, core_of, standing_in
@@ -114,7 +114,8 @@ class Graph:
     ``rotated``: set of nodes -> channels from them that were multiplied by cosines or sines.
     ``dropped``: where hidden states are dropped out in training, and their share.
     ``problems``: module -> the part of its attention mask not understood. ``eager``: attention ran as products.
-    ``shared``: module -> key/value heads that it repeats before its core.
+    ``shared``: module -> key/value heads that it repeats before its core. ``parts``: (set of nodes, last dimension,
+    elements) of what was read of them, repetitions aside.
     """
 
     parameters: Mapping[str, Ints]
@@ -126,6 +127,7 @@ class Graph:
     dropped: list[tuple[str, float]] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
     shared: dict[str, int] = field(default_factory=dict)
+    parts: set[Triple] = field(default_factory=set)
     eager: bool = False
 
     def size(self, parameter: str) -> int:
@@ -254,12 +256,6 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         """The keys that an attention mask lets through, if the function that made it says so."""
         return self.forms.get(mask.untyped_storage()._cdata, (None, None))[1]
 
-    def reads_input(self, tensor: Tensor, number: int) -> None:
-        """``tensor`` is an argument of the model, all of one number where it holds integers."""
-        self._put(tensor, INPUTS, activation=True)
-        if not tensor.is_floating_point():
-            self.known.put(tensor, torch.full(tensor.shape, number, dtype=tensor.dtype, device="cpu"))
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = self.run(func, args, kwargs)
         self.known.follow(func, args, kwargs or {}, out)
@@ -373,7 +369,8 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         made_of = frozenset[str]().union(*(value.made_of for value in values))
         short = name.split("::")[-1]
         if short in ("cos", "sin", "polar"):
-            mask |= TRIGONOMETRY
+            # Of positions that are given, too.
+            mask = mask & ~INPUTS | TRIGONOMETRY
         if activation:
             self._combined(short, tensors, values)
             made_of = frozenset()
@@ -406,7 +403,9 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         if operator in _NORMS or (operator in ("mul", "mul_") and any(value.inverse_root for value in values)):
             self.graph.normed.append((self.where, max(widths), plain))
         for tensor, value in zip(tensors, values, strict=True):
-            if value.activation:
+            if value.activation and value.mask != TRIGONOMETRY:
+                own = prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
+                self.graph.parts.add((value.mask & ~TRIGONOMETRY, max(tensor.shape[-1:], default=1), own))
                 continue
             for path in value.made_of:
                 self._scaled(path, operator, reads)
@@ -628,8 +627,11 @@ def record(
     words = "input_ids$" if transformers or "input_ids" in kwargs else "^(?!.*(mask|pos|type))"
     for name, value in (*(("input_ids", one) for one in args), *kwargs.items()):
         if isinstance(value, Tensor):
-            # Every token is TOKEN, and none is padding.
-            recorder.reads_input(value, TOKEN if re.search(words, name) else 1)
+            recorder._put(value, INPUTS, activation=True)
+            if not value.is_floating_point() or "values" in name:
+                # Every token is TOKEN, and none is padding, as no number of a series marks it.
+                number = TOKEN if re.search(words, name) else "padding" not in name
+                recorder.known.put(value, torch.full(value.shape, number, dtype=value.dtype, device="cpu"))
     around = _Watched(recorder), answers, where or type(module).__name__
     with on_meta_device(recorder, *around, transformers=transformers, masks=masks, train=False):
         module(*args, **kwargs)

@@ -41,7 +41,7 @@ def example_inputs(model: nn.Module, *, b: int, s: int, decoder_s: int | None = 
 
 
 def _main_input(model: nn.Module, settings: Any, accepted: Container[str], b: int, s: int) -> Values:
-    main, timesfm = getattr(model, "main_input_name", "input_ids"), "freq" in accepted
+    main = getattr(model, "main_input_name", "input_ids")
     shape: Ints = ()
     if "pixel_values" in accepted and "input_ids" not in accepted:
         main, shape = "pixel_values", (b, *_image(settings))
@@ -53,15 +53,15 @@ def _main_input(model: nn.Module, settings: Any, accepted: Container[str], b: in
                 shape = b, s
             case "pixel_values_videos":
                 shape = b, settings.frames_per_clip, *_image(settings)
-            case "past_values":  # a series in time, TimesFM's of one channel
-                shape = (
-                    b,
-                    settings.context_length,
-                    *(() if timesfm else (getattr(settings, "num_input_channels", 1),)),
-                )
+            case "past_values" if settings.model_type.startswith("timesfm"):  # a series in time of one channel
+                shape = b, min(settings.context_length, s * settings.patch_length)
+            case "past_values":
+                shape = b, settings.context_length, getattr(settings, "num_input_channels", 1)
     if shape:
-        further = {"past_values_padding": _tokens(*shape), "freq": _tokens(b, 1)} if timesfm else {}
-        return {main: torch.empty(shape, dtype=next(model.parameters()).dtype, device="meta"), **further}
+        found = {main: torch.empty(shape, dtype=next(model.parameters()).dtype, device="meta")}
+        if "past_values_padding" in accepted:  # TimesFM's head makes these for itself
+            found |= {"past_values_padding": _tokens(*shape), "freq": _tokens(b, 1)}
+        return found
     # Musicgen's tokens are codebooks of one frame each, a row of the batch apiece.
     inputs = {"input_ids": _tokens(b * getattr(model, "num_codebooks", 1), s)}
     if "attention_mask" in accepted:

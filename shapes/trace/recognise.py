@@ -195,8 +195,11 @@ class _Layer:
         run = core.run
         heads, wide = run.heads, run.head_dim
         v_wide = out.k // heads
-        pair = one and key.n == run.kv_heads * (wide + v_wide)
-        kv_heads = run.kv_heads if pair else (query.n // wide - heads) // 2 if fused else key.n // wide
+        both = wide + v_wide
+        # Where they are repeated, what was read of them tells halves from the whole.
+        halves = (key.bit, wide, key.m * key.n * wide // both) in self.graph.parts
+        pair = one and (halves or key.n == run.kv_heads * both)
+        kv_heads = key.n // both if pair else (query.n // wide - heads) // 2 if fused else key.n // wide
         if run.kv_heads == heads and 0 < kv_heads < heads:
             # The class repeats keys and values for a core that does not.
             self.graph.shared.update((again.where, kv_heads) for again in cores)
@@ -293,7 +296,8 @@ class _Layer:
 
     def _qk_norm(self, projections: Nodes, heads: Pair, wide: int) -> tuple[QkNorm, int]:
         """Norms on queries and keys: weights of a head's width or of all heads', and how many each has."""
-        vectors = [*chain.from_iterable(map(self._on, projections))]
+        # What one of them has more is no norm.
+        vectors = [*chain.from_iterable(zip(*map(self._on, projections)))]  # noqa: B905 - the shorter ends it
         if not vectors and all(self._norms_on(one, wide) for one in projections):
             return "head", 0
         sizes = {*map(self.graph.size, vectors)}

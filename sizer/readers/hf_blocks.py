@@ -20,7 +20,6 @@ from shapes.model import (
     SharedKeyShape,
     Stack,
     Vectors,
-    run_lengths,
 )
 from shapes.model.layers import each_layer
 from shapes.model.mixers import Linears
@@ -204,9 +203,9 @@ def attention(
     if bias is not None:
         traits = {"qkv_bias": bias, "o_bias": bias, **traits}
     near, far = (_attention(fields, {**traits, **(others or {})}) for others in (local, whole))
-    window = (windows and windows(fields)) or (lambda _: None)
-    rotated = rotates(fields) if rotates else lambda *_: True
-    own = each(fields) if each else lambda _: {}
+    window = windows or (lambda _: None)
+    rotated = rotates or (lambda *_: True)
+    own: Any = each or (lambda _: {})
 
     def of(layer: int) -> Attention:
         sees = window(layer)
@@ -228,21 +227,20 @@ def _attention(fields: Fields, traits: Values) -> AttentionShape:
     return AttentionShape(kv_heads=kv_heads, rotary_dim=int(said["head_dim"] * said.pop("rotary")), **said)
 
 
-def mlp(fields: Fields, width: Any = lambda fields: fields.integer("intermediate_size"), **traits: Any) -> Dense:
+def mlp(fields: Fields, width: Any = None, **traits: Any) -> Dense:
     """An MLP in every layer; ``traits`` are further fields of MlpShape. A list of widths is one of each layer."""
-    said = told(fields, {"width": width, **traits})
-    widths = said.pop("width")
+    widths = fields.integer("intermediate_size") if width is None else width
     if isinstance(widths, list):
-        return lambda layer: MlpShape(widths[layer], **said)
-    shape = MlpShape(widths, **said)
+        return lambda layer: MlpShape(widths[layer], **traits)
+    shape = MlpShape(widths, **traits)
     return lambda _: shape
 
 
 def experts(
     fields: Fields,
+    elsewhere: Values,
     *,
     sparse: Any = True,
-    dense: Values | None = None,
     width: Any = lambda fields: fields.integer("moe_intermediate_size"),
     shared: Any = 0,
     shared_number: Any = 0,
@@ -251,13 +249,13 @@ def experts(
 ) -> Dense:
     """Experts of ``width`` in the layers that ``sparse`` says (of all, in a list, or fields -> layer -> whether).
 
-    Elsewhere an MLP of the traits ``dense``. ``shared``: the width of the MLP that all tokens meet, or
+    ``elsewhere``: traits of the MLP that the others have. ``shared``: the width of the MLP that all tokens meet, or
     ``shared_number`` experts'. ``router_scalars``: the router learns one number an expert and its matrix. ``traits``:
     of MoeShape.
     """
-    where, plain = said(fields, sparse), dense or {}
+    where = said(fields, sparse)
     has = where if isinstance(where, list) else [said(layer, where) for layer in range(layer_count(fields))]
-    other = None if all(has) else mlp(fields, **plain)
+    other = None if all(has) else mlp(fields, **told(fields, elsewhere))
     if not other:
         fields.ignore("intermediate_size")  # the width of dense layers, and there are none
     elif not any(has):
@@ -265,7 +263,7 @@ def experts(
         return other
     own = told(fields, {"width": width, **traits})
     if together := said(fields, shared) or said(fields, shared_number) * own["width"]:
-        own["shared"] = MlpShape(**{**told(fields, plain), "width": together})
+        own["shared"] = MlpShape(**{**told(fields, elsewhere), "width": together})
     if said(fields, router_scalars):
         own["router_parameters"] = fields.integer(*EXPERTS)
     number = own.pop("experts", None) or fields.integer(*EXPERTS)
@@ -344,15 +342,6 @@ def layers(
     return blocks
 
 
-def stack_of(
-    fields: Fields, blocks: list[Block], *, side: str = "decoder", hidden: Any = hidden_size, **traits: Any
-) -> Stack:
-    """``blocks`` in a row; ``traits``: of Stack."""
-    traits = {"final_norm": blocks[0].norm_weights, "extra": ()} | traits
-    extra = vectors(fields, traits.pop("extra"))
-    return Stack(side, said(fields, hidden), run_lengths(blocks), extra=extra, **told(fields, traits))
-
-
 def vectors(fields: Fields, rows: Any) -> Vectors:
     """Names and sizes (texts as of ``total``), without those of none."""
     told = ((name, total(fields, one) if isinstance(one, str) else one) for name, one in said(fields, rows))
@@ -367,7 +356,7 @@ def _where(part: Any, kinds: set[str], words: list[str], fields: Fields) -> Call
 
 #: Traits of a family that are its layers', and its stack's.
 OF_LAYERS = {*(layers.__kwdefaults__ or ()), *_OF_BLOCK}
-OF_STACK = {"side", "hidden", "final_norm", "positions", "embedding_norm", "front", "length"}
+OF_STACK = {"name", "hidden", "final_norm", "positions", "embedding_norm", "front", "length"}
 
 
 def model_of(fields: Fields, *stacks: Stack, **traits: Any) -> ModelShape:

@@ -36,7 +36,6 @@ from .hf_blocks import (
     layer_count,
     listed,
     rotary_share,
-    told,
 )
 from .reading import FORMATS, Fields, Values
 
@@ -321,13 +320,12 @@ _GROUPS = (*NAMES["linear_key_heads"], *NAMES["state_groups"])
 
 
 def recurrence(fields: Fields, key: str = "", **traits: Any) -> Callable[[int], RecurrentShape]:
-    """A mixer of these traits, each a value or a function of the fields; ``key``: what the file calls its groups."""
-    said = told(fields, traits)
-    heads, dim = said["heads"], said["head_dim"]
-    said["norm"] = {"inner": heads * dim, "head": dim}.get(said.get("norm", 0), 0)
-    said["in_proj"] = tuple(map(tuple, said.get("in_proj", ())))
-    said["low_rank"] = tuple(said.get("low_rank", ()))
-    said = {"groups": heads, "state": dim, **said}
+    """A mixer of these traits; ``key``: what the file calls its groups."""
+    heads, dim = traits["heads"], traits["head_dim"]
+    traits["norm"] = {"inner": heads * dim, "head": dim}.get(traits.get("norm", ""), 0)
+    traits["in_proj"] = tuple(map(tuple, traits.get("in_proj", ())))
+    traits["low_rank"] = tuple(traits.get("low_rank", ()))
+    said = {"groups": heads, "state": dim, **traits}
     known = (name for name in _GROUPS if name in fields.config or name in fields.defaults)
     fields.quotient(heads, said["groups"], f"the {heads} heads that keep states", key or next(known, _GROUPS[0]))
     # States are taken to be kept in fp32 (shapes.operators.cores).

@@ -12,7 +12,7 @@ from typing import Any
 
 from shapes.errors import InputError
 from shapes.frozen import Function, Words, replace
-from shapes.model import Block, ModelShape, Stack, Tower
+from shapes.model import Block, ModelShape, Stack, Tower, run_lengths
 from shapes.model.resize import dimensions
 
 from .expressions import CALLS
@@ -22,17 +22,15 @@ from .hf_blocks import (
     OF_STACK,
     POSITIONS,
     architecture_of,
-    attention,
-    experts,
+    hidden_size,
     layer_count,
     layers,
     matrices,
-    mlp,
     model_of,
     said,
-    stack_of,
     told,
     total,
+    vectors,
     with_head,
 )
 from .loading import QUANTISATION
@@ -162,20 +160,21 @@ def declared(name: str, fields: Fields) -> ModelShape:
 def _stacks(fields: Fields, table: Values) -> list[Stack]:
     """A table's stack of layers, or of several ``blocks`` of them; or the stacks of its ``call``."""
     if "call" in table:
-        made: list[Stack] = _trait(table)(fields)
-        return made
-    groups = table.pop("blocks", [{}])
-    traits = {name: _trait(table.pop(name)) for name in (*OF_STACK, "extra") if name in table}
-    blocks = [_layers_of(fields, _over(table, own)) for own in groups]
-    return [stack_of(fields, [*chain(*blocks)], **traits)]
+        return _trait(table)(fields)  # type: ignore[no-any-return] # hf_encoder.py's
+    groups, extra = table.pop("blocks", [{}]), _trait(table.pop("extra", []))
+    traits = {name: _trait(table.pop(name)) for name in OF_STACK if name in table}
+    blocks = run_lengths(chain(*(_layers_of(fields, _over(table, own)) for own in groups)))
+    usual = {"name": "decoder", "hidden": hidden_size, "final_norm": blocks[0].norm_weights}
+    return [Stack(blocks=blocks, extra=vectors(fields, extra), **told(fields, usual | traits))]
 
 
 def _layers_of(fields: Fields, table: Values) -> list[Block]:
     core, dense, sparse, mixer = (table.pop(part, {}) for part in _PARTS)
-    part: Any = _trait(core) if "call" in core else partial(attention, **_traits(core))
-    mlps: Any = partial(experts, dense=_traits(dense), **_traits(sparse)) if sparse else partial(mlp, **_traits(dense))
-    traits = _traits(table) | ({"mixer": partial(_function("recurrence"), **_traits(mixer))} if mixer else {})
-    return layers(fields, part, mlps, **traits)
+    mlps = _trait({"call": "mlp"} | dense)
+    if sparse:  # whose traits may be lacking where no layer has experts
+        mlps = partial(_function("experts"), elsewhere=_traits(dense), **_traits(sparse))
+    traits = _traits(table) | ({"mixer": _trait({"call": "recurrence"} | mixer)} if mixer else {})
+    return layers(fields, _trait({"call": "attention"} | core), mlps, **traits)
 
 
 #: Where wrappers hold their text tower.
@@ -316,8 +315,8 @@ def _tower(outer: Fields, name: str, spec: Config, around: Config, text: int) ->
         size[key] = own.integer(*NAMES.get(of, [of])) if of in spec["defaults"] else total(own, of)
     h = size["h"]
     size.setdefault("dim", own.quotient(h, size["a"], f"the tower's hidden size {h}", "num_attention_heads"))
-    found = {"side": name, "front": {"matrices": both["front"]}, "extra": both["extra"]}
-    (stack,) = _stacks(own, _over(_over(tables["stack"], spec["stack"]), found))
+    found = {"name": name, "front": {"matrices": both["front"]}, "extra": both["extra"]}
+    (stack,) = _stacks(own, _over(tables["stack"], spec["stack"]) | found)
     return Tower(stack, matrices(own, both["behind"]), *map(size.__getitem__, tables["tower"]))
 
 
