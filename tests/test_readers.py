@@ -266,7 +266,8 @@ ALIASES: list[tuple[str, dict[str, Any]]] = [
 SEQ2SEQ = ("bart", "blenderbot", "blenderbot-small", "marian", "mbart", "mvp", "pegasus", "plbart", "t5", "mt5")
 AUTO = dict.fromkeys(SEQ2SEQ, "AutoModelForSeq2SeqLM") | {"whisper": "AutoModelForSpeechSeq2Seq"}
 BASE = ("bert", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert", "modernbert", "rembert", "roberta")
-BASE += ("roberta-prelayernorm", "roformer", "vit", "siglip_vision_model", "xlm-roberta", "xlm-roberta-xl")
+BASE += ("roberta-prelayernorm", "roformer", "sam2", "sam2_vision_model", "vit", "siglip_vision_model", "xlm-roberta")
+BASE += ("xlm-roberta-xl",)
 
 #: Of a wrapper, and so of no AutoModelForCausalLM.
 OF_WRAPPERS = {"mistral4": "Mistral4ForCausalLM", "emu3_text_model": "Emu3ForCausalLM"}
