@@ -134,7 +134,8 @@ class Subject:
     @property
     def kept(self) -> Values:
         """Options of ``shapes.memory.memory`` that the named stack and the file's framework decide."""
-        return {"implementation": self.implementation, "loss": getattr(self.named_stack, "loss", None)}
+        said = getattr(self.reading, "workload", {}).get("loss")
+        return {"implementation": self.implementation, "loss": getattr(self.named_stack, "loss", None) or said}
 
     @property
     def released(self) -> bool:
@@ -384,6 +385,7 @@ def settle_workload(reading: Reading, asked: Named) -> Workload:
 def _said(reading: Reading, asked: Named) -> Values:
     """``asked`` first, then the file; on as many devices as the file says, if other degrees were asked for."""
     values = {**reading.workload, **asked}
+    values.pop("loss", None)
     if values.get("phase", "train") == "train" and "kv_dtype" not in asked:
         values.pop("kv_dtype", None)  # training has no KV cache, whatever the release says of its own
     if _moves(reading, asked):

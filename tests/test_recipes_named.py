@@ -690,6 +690,44 @@ def test_openrlhfs_actor_has_its_devices_ring_and_offload(tmp_path: Path) -> Non
     assert (workload["cp"], workload["offload"], "gpus" in workload) == (2, 1, False)
 
 
+def test_openrlhfs_dotted_options_say_what_its_plain_ones_said(tmp_path: Path) -> None:
+    run = f"""python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path {QWEN} --actor.num_nodes 1 \\
+  --actor.num_gpus_per_node 8 --actor.gradient_checkpointing_enable --ds.zero_stage 2 --ds.packing_samples \\
+  --train.batch_size 1024 --train.micro_batch_size 2 --data.max_len 9216 --rollout.max_new_tokens 8192 \\
+  --rollout.batch_size 512 --rollout.n_samples_per_prompt 1 --vllm.num_engines 8 --vllm.tensor_parallel_size 2\n"""
+    found = read(tmp_path, run, "run.sh")
+    said = {"b": 2, "s": 9216, "zero": 2, "global_batch": 1024, "checkpointing": "full", "gpus": 8}
+    assert {key: found.workload.get(key) for key in said} == said
+    decode = found.rounds["decode"]
+    assert (decode["b"], decode["context"], decode["t"]) == (64, 9216, 2)
+    judges = f"deepspeed --module openrlhf.cli.train_rm --model.model_name_or_path {QWEN} --ds.zero_stage 3\n"
+    assert [one.key for one in read(tmp_path, judges, "run.sh").unread] == ["module"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        f"--hf-checkpoint {QWEN} --tensor-model-parallel-size 2",
+        "--num-rollout 8 --num-layers 4 --hidden-size 1024 --num-attention-heads 8 --vocab-size 1000",
+    ],
+)
+def test_slime_always_turns_the_distributed_optimizer_on(options: str, tmp_path: Path) -> None:
+    run = f"python3 train.py --micro-batch-size 1 --seq-length 2048 --position-embedding-type rope {options}\n"
+    assert read(tmp_path, run, "run.sh").workload["zero"] == 1
+    run = f"python3 train.py --micro-batch-size 1 --hf-checkpoint {QWEN} --train-backend fsdp\n"
+    found = read(tmp_path, run, "run.sh")
+    assert "zero" not in found.workload
+    assert "train_backend" in [one.key for one in found.unread]
+
+
+def test_a_recipes_fused_loss_keeps_no_logits_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "l.yaml"
+    path.write_text(f"{TRL}learning_rate: 1\nper_device_train_batch_size: 4\nenable_liger_kernel: true\n")
+    fused, asked = sizer.memory(path), sizer.memory(path, loss="fp32")
+    assert sizer.check(path).step
+    assert fused.memory.total_bytes < asked.memory.total_bytes
+
+
 def test_openrlhfs_generation_is_decoding_and_comes_after_its_training(tmp_path: Path) -> None:
     run = f"python -m openrlhf.cli.batch_inference --eval_task generate_vllm --pretrain {QWEN} --tp_size 4\n"
     found = read(tmp_path, run, "run.sh").workload

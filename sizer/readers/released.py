@@ -146,11 +146,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     config = in_use(config)
     lora = {} if row.get("phase") else _lora(config, row["names"])
     row = _with_usual(row, config)
-    taken = (
-        *row["names"],
-        *SETTINGS * ("_deepspeed" in config),
-        *re.findall(r"\w+", str(row.get("rounds"))),
-    )
+    taken = *row["names"], *SETTINGS * ("_deepspeed" in config), *re.findall(r"\w+", str(row.get("rounds")))
     settings, degrees = _given(row, config)
     if lora:
         rank = next((one for one in lora.values() if type(one) is int), 0)
@@ -163,7 +159,11 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         *reading.notes,
         *(said for key, said in row.get("also", {}).items() if at(config, key) and f"_{key}" not in config),
     )
-    rounds = _rounds(row, config)
+    # What the row's expressions make of the file's numbers, where that is at least 1.
+    rounds = {
+        key: {one: int(size) for one, size in expressed(said, flat(config), {}, ())[0].items() if 1 <= size < 2**40}
+        for key, said in row.get("rounds", {}).items()
+    }
     own = stated(
         phase=row.get("phase"),
         s=at(rounds, "share.length"),
@@ -180,14 +180,6 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         rounds=rounds,
     )
     return _trained_as(reading, settings, config, where)
-
-
-def _rounds(row: Config, config: Config) -> dict[str, Values]:
-    """What the row's expressions make of the file's numbers, where that is at least 1."""
-    return {
-        key: {one: int(size) for one, size in expressed(said, flat(config), {}, ())[0].items() if 1 <= size < 2**40}
-        for key, said in row.get("rounds", {}).items()
-    }
 
 
 def _trained_as(reading: Reading, settings: Values, config: Config, where: str) -> Reading:
