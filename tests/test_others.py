@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -94,6 +95,14 @@ def test_rows_go_into_the_store_once_and_into_a_calibration_as_a_source_of_their
     with Store.open(tmp_path / "s.db") as store:
         found = stored_products(store, load_device("h100-sxm"))
     assert {one.source for one in found} == {f"imported:{H100} {path.stem}" for path in paths}
+
+
+def test_a_packed_trace_without_an_end_of_line_is_read_whole(tmp_path: Path) -> None:
+    """As torch.profiler's handlers write them: NAME.pt.trace.json.gz."""
+    path = tmp_path / "rank0.pt.trace.json.gz"
+    path.write_bytes(gzip.compress(WRITTEN["torch-profiler"][0].encode()))
+    arguments = ["store", "--store", str(tmp_path / "s.db"), "import", str(path)]
+    assert "1 added" in CliRunner().invoke(main, arguments, catch_exceptions=False).output
 
 
 @pytest.mark.parametrize(

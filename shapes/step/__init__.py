@@ -74,17 +74,22 @@ def step_cost(
     seconds = sum(parts.values())
     tier = stack.tier(device.architecture)
     # The interval of an architecture that was fitted on, the tier's, or the next wider one that the stack has.
-    fitted = [device.architecture] * (tier == STEP_TIERS[0])
-    tiers = *fitted, *STEP_TIERS[STEP_TIERS.index(tier) :], *reversed(STEP_TIERS)
+    tiers = (
+        *[device.architecture] * (tier == STEP_TIERS[0]),
+        *STEP_TIERS[STEP_TIERS.index(tier) :],
+        *reversed(STEP_TIERS),
+    )
     interval = next((stack.intervals[one] for one in tiers if one in stack.intervals), Interval(0.5, 2.0, 0.5))
     wider = max(0.0, stage.off_s / max(stage.priced_s, 1e-12) - CALIBRATED_ERROR)
     unstated = schedule.ranks > device.link.domain_devices and not device.link.stated
     # Communication within a microbatch's layers is the same however far nodes are apart.
     slower = step_parts(stage, schedule, stack.on_slower_network(), *ran) if unstated else parts
-    unsaid, again = _excess(sum(slower.values()), seconds), _excess(full_s, seconds)
+    worth = {
+        "network not stated (--nics)": _excess(sum(slower.values()), seconds),
+        "recomputation not stated (--checkpointing)": _excess(full_s, seconds),
+    }
     low = exp(-hypot(log(interval.low), wider))
-    high = exp(hypot(log(interval.high), wider, unsaid, again))
-    worth = {"network not stated (--nics)": unsaid, "recomputation not stated (--checkpointing)": again}
+    high = exp(hypot(log(interval.high), wider, *worth.values()))
     unknown = tuple(what for what, more in worth.items() if more > NOTABLE)
     return StepCost(seconds, seconds * low, seconds * high, stack.coverage, interval.ratio, tier, parts, unknown)
 

@@ -105,14 +105,11 @@ def _part_of(group: str, operator: Collective) -> str | None:
 def class_of(operator: Operator) -> Kind:
     """The class that a stack's constants speak of."""
     known = kind_of(operator).work_class or str(getattr(operator, "what", ""))
-    if known == "attention":
-        return Kind(known, getattr(operator, "head_dim", ""))
-    if isinstance(operator, Product):
-        if operator.dtype not in SIXTEEN_BITS:
-            return Kind(known, operator.dtype)
+    detail: Any = getattr(operator, "head_dim", "") if known == "attention" else ""
+    if isinstance(operator, Product) and known != "attention":
         off = known == "bmm" and (operator.n % 8 or operator.k % 8)
-        return Kind(known, MISALIGNED if off else "")
-    return Kind(known)
+        detail = operator.dtype if operator.dtype not in SIXTEEN_BITS else MISALIGNED if off else ""
+    return Kind(known, detail, operator.phase != "forward")
 
 
 #: Groups of a rank that constants were fitted on (DeepSeek-V3 over e 8); the launches of further ones are not known.
@@ -125,11 +122,11 @@ def work(operators: Iterable[Operator], each: Iterable[Any]) -> Work:
     for operator, alone in zip(operators, each, strict=True):
         count = operator.count
         seconds = alone * count
-        backward = operator.phase != "forward"
+        kind = class_of(operator)
         if isinstance(operator, Collective):
             group = next((groups_of[word] for word in operator.name.split(".") if word in groups_of), "tensor")
             if group in WITHIN:
-                total.layers.runs[Kind(COLLECTIVE, "", backward)] += count
+                total.layers.runs[kind._replace(name=COLLECTIVE)] += count
             total.communication[group] += seconds
             if part := _part_of(group, operator):
                 total.communication[part] += seconds
@@ -138,7 +135,6 @@ def work(operators: Iterable[Operator], each: Iterable[Any]) -> Work:
         else:
             region = total.layers if "layers" in operator.name else total.ends
             # Each group of a grouped product is launched, or at least quantised and described, on its own.
-            kind = class_of(operator)._replace(backward=backward)
             groups = np.minimum(operator.groups, MOST_GROUPS) if isinstance(operator, GroupedGemm) else 1
             region.seconds[kind] += seconds
             region.runs[kind] += count * groups
@@ -312,8 +308,7 @@ def ran(region: Region, stack: SoftwareStack, device: Device) -> tuple[Named, An
         each = host.collective_s if kind.name == COLLECTIVE else host.launch_s * host.kernels.get(kind.name, 1.0)
         issued[kind.backward] += each * runs
     if host.backward:
-        later = issued[0] - busy[0], host.backward * issued[1] - busy[1]
-        return found, sum(np.maximum(one, 0.0) for one in later)
+        return found, np.maximum(issued[0] - busy[0], 0.0) + np.maximum(host.backward * issued[1] - busy[1], 0.0)
     both = sum(busy)
     return found, (both**SHARPNESS + sum(issued) ** SHARPNESS) ** (1 / SHARPNESS) - both
 

@@ -16,13 +16,13 @@ import click
 
 import sizer
 from shapes.device import load_device
-from shapes.errors import InputError, read_bounded, read_text, refuse
+from shapes.errors import InputError, decoded, read_bounded, read_text, refuse
 from shapes.frozen import Ints, Named, Values, given
 from shapes.measure import Progress, Settings
 from shapes.measure.dataset import Dataset, export_dataset, import_dataset, import_rows, read_datasets
 from shapes.measure.jobs import PartName
 from shapes.measure.others import read_others
-from shapes.measure.record import MAX_IMPORT, Measurement, packed_lines, read_export
+from shapes.measure.record import MAX_IMPORT, Measurement, read_export, unpacked
 from shapes.measure.runner import ordered
 from shapes.measure.store import Store
 from shapes.measure.suite import Suite, values_of
@@ -248,10 +248,13 @@ def _measured(name: str, opened: ExitStack, asked: Named) -> list[Measurement] |
         return read_datasets(Path(name))
     if read_bounded(name, 5) == b"SQLite":
         return list(opened.enter_context(Store.open(name, create=False, write=False)).measurements())
-    if name.endswith(".gz"):
-        return list(read_export(packed_lines(read_bounded(name, MAX_IMPORT), name), name))
-    text = read_text(name, MAX_IMPORT)
-    return read_others(text, name, asked) or list(read_export(text.split("\n"), name))
+    if packed := name.endswith(".gz"):
+        text = decoded(unpacked(read_bounded(name, MAX_IMPORT), MAX_IMPORT, name), name)
+    else:
+        text = read_text(name, MAX_IMPORT)
+    # Rows that were packed as they came may have no end.
+    rows = text.rpartition("\n")[0] if packed else text
+    return read_others(text, name, asked) or list(read_export(rows.split("\n"), name))
 
 
 @subcommand("store prune", "")

@@ -49,7 +49,7 @@ def _verdict(answer: MemoryBreakdown) -> list[str]:
     left = (answer.device_bytes - answer.memory.total_bytes) / GIB
     fits = f"fits with {left:.2f} GiB to spare" if answer.ok else f"does not fit, by {-left:.2f} GiB"
     if not answer.ok and answer.memory.may_fit:
-        fits = f"may fit: it takes {answer.memory.total_bytes / GIB:.2f} GiB, and predicted peaks have been off by 8%"
+        fits = f"may fit: it takes {answer.memory.total_bytes / GIB:.2f} GiB, and fragments and errors have taken 8%"
     held = []
     if engine := answer.engine:
         context, requests = (
