@@ -364,3 +364,21 @@ print(int(peak) * 1024, file=sys.stderr)
     done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["parameters"] == parameters
     assert int(done.stderr.strip().splitlines()[-1]) < 2 * 2**30
+
+
+def test_equal_calls_make_new_tensors_but_a_view_is_always_of_its_own_storage() -> None:
+    from shapes.trace.repeats import Follower
+
+    follower, aten = Follower({}), torch.ops.aten
+    x, y = (torch.empty(2, 3, dtype=torch.bfloat16, device="meta") for _ in range(2))
+    products = [follower.run(aten.mm.default, (one, x.t()), None) for one in (x, y)]
+    assert [(one.shape, one.dtype) for one in products] == [((2, 2), torch.bfloat16)] * 2
+    assert len({one.untyped_storage()._cdata for one in products}) == 2
+    for one in (x, y):
+        for view in (aten._unsafe_view.default, aten.view.default):
+            assert follower.run(view, (one, [6]), None).untyped_storage()._cdata == one.untyped_storage()._cdata
+    written = [follower.run(aten.add_.Tensor, (one, 1.0), None) for one in (x, y)]
+    assert all(one is of for one, of in zip(written, (x, y), strict=True))
+    wider = follower.run(aten._to_copy.default, (x,), {"dtype": torch.float32})
+    assert wider.dtype == torch.float32
+    assert follower.run(aten._to_copy.default, (x,), {"dtype": torch.float16}).dtype == torch.float16

@@ -150,8 +150,8 @@ class Built:
                 where=self.where,
             )
         )
-        unknown = any(node.kind == "lookup" and node.index is None for node in graph.nodes)
-        if self.buffers is not None or not (graph.eager or unknown):
+        read = graph.eager or any(node.kind == "lookup" and node.index is None for node in graph.nodes)
+        if self.buffers is not None or not read:
             return graph
         # Eager attention's masks have to be read by value; some classes keep those, and positions, in buffers.
         self.buffers, self.eager = buffers_of(self.module), graph.eager
@@ -164,9 +164,10 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor]:
     """The values of a transformers model's buffers, from a second one on the CPU whose weights are never touched."""
     made: Any = type(module)
     with torch.device("cpu"), without_initialization():
-        dtype = next(module.parameters()).dtype
         try:
-            copy = made._from_config(deepcopy(module.config), dtype=dtype, attn_implementation="eager")
+            copy = made._from_config(
+                deepcopy(module.config), dtype=next(module.parameters()).dtype, attn_implementation="eager"
+            )
         except RuntimeError as error:
             raise InputError(f"not enough memory to look at the buffers of {made.__name__}") from error
     return dict(copy.named_buffers())

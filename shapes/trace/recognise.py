@@ -663,8 +663,7 @@ class Recogniser:
             return found
 
         def tables(index: Index) -> set[tuple[str, int]]:
-            asked = self._tables(outside, index)
-            return {(node.path, node.n) for node in asked if started <= node.number < span.first}
+            return {(node.path, node.n) for node in self._tables(outside, index) if started <= node.number < span.first}
 
         # Where they are not a sequence's, tokens are as many as an image, or a series, is cut into.
         own = {node.run.q_len for layer in span.layers for node in layer.nodes if node.core}

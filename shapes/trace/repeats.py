@@ -47,8 +47,14 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         if key in self._made:
             return torch.empty_like(self._made[key])
         out = func(*args, **named)
-        new = isinstance(out, Tensor) and not func.is_view and not func._schema.is_mutable
-        if new and out.is_meta and out.is_floating_point() and torch.Tag.dynamic_output_shape not in func.tags:
+        # What shares its storage (_unsafe_view says so by name alone) is lost with it.
+        again = (
+            func.is_view
+            or func._schema.is_mutable
+            or "view" in func._schema.name
+            or torch.Tag.dynamic_output_shape in func.tags
+        )
+        if isinstance(out, Tensor) and out.is_meta and out.is_floating_point() and not again:
             self._made[key] = out
         return out
 
