@@ -186,13 +186,9 @@ class _Code:
                             return one[name]
                 case ast.IfExp(test, one, other):
                     holds, one, other = (self._value(side, names) for side in (test, one, other))
-                    return (
-                        _agreed(f"what line {node.lineno} decides", one, other)
-                        if not isinstance(holds, bool)
-                        else one
-                        if holds
-                        else other
-                    )
+                    if isinstance(holds, bool):
+                        return one if holds else other
+                    return _agreed(f"what line {node.lineno} decides", one, other)
                 case ast.UnaryOp(ast.Not(), inner):
                     holds = self._value(inner, names)
                     return None if holds is None else not holds

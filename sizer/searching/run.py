@@ -200,8 +200,7 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     check_bounds(training_budget=query.training_budget)
     device.peak(baseline.workload.dtype)  # InputError for a type that it has no figures for
     baseline, space, pricer, layouts, ways = _as_run(baseline, query)
-    considered = len(space.candidates)
-    limit = None if measured else query.training_budget
+    considered, limit = len(space.candidates), None if measured else query.training_budget
     space, chosen = shortlist(space, pricer, objective, query.progress, query.serving, limit, ways)
     times = _timed(space, chosen, query, pricer, ways, layouts)
     ranked, left_out = within_budget(space, _with_loss(space, rank(times.row, objective)), query)
