@@ -199,6 +199,12 @@ def test_stamps_that_tell_no_time_and_rates_of_nothing_are_refused_in_one_line(t
     assert "\n" not in str(refused.value)
 
 
+def test_of_a_list_of_all_steps_the_last_is_read() -> None:
+    """As NeMo's perf_metrics_utils writes one at the end of a run (quoted in NVIDIA/cloudai's tests)."""
+    line = "[NeMo I 2025-03-04 02:58:29 perf_metrics_utils:56] train_step_timing in s: [11.85, 6.98, 5.36, 2.18, 2.12]"
+    assert read_step_times(line).seconds == (2.12,)
+
+
 def test_a_log_without_times_is_refused() -> None:
     with pytest.raises(InputError, match="expected lines with a step time"):
         read_step_times("nothing here\n{]\n")
@@ -210,6 +216,7 @@ SLOW = [
     "1" * 100_000 + "x",
     "step time (((( " * 10_000,
     "{" * 10_000,
+    "step_timing in s: [" * 10_000,
 ]
 
 
