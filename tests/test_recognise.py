@@ -473,7 +473,9 @@ def test_of_texts_paired_with_images_both_towers_are_there() -> None:
         report = check({**config.to_dict(), **said}, device="h100-sxm")
         assert report.model.parameters == sum(one.numel() for one in built.parameters())
         assert not report.model.unproven
-    image, words = read_model(config.to_dict()).model.stacks
+    reading = read_model(config.to_dict())
+    assert not any("not run" in note for note in reading.notes)
+    image, words = reading.model.stacks
     # 16 patches and one for their class, of 3 x 16 x 16 pixels, which have no gradient.
     (patches,) = image.front
     assert (image.length, patches.rows, patches.in_features, patches.grad_input) == (17, 16, 768, False)

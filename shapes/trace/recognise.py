@@ -197,8 +197,8 @@ class _Layer:
         v_wide = out.k // heads
         both = wide + v_wide
         # Where they are repeated, what was read of them tells halves from the whole.
-        halves = (key.bit, wide, key.m * key.n * wide // both) in self.graph.parts
-        pair = one and (halves or key.n == run.kv_heads * both)
+        half = key.bit, wide, key.m * key.n * wide // both
+        pair = one and (half in self.graph.parts or key.n == run.kv_heads * both)
         kv_heads = key.n // both if pair else (query.n // wide - heads) // 2 if fused else key.n // wide
         if run.kv_heads == heads and 0 < kv_heads < heads:
             # The class repeats keys and values for a core that does not.

@@ -245,10 +245,11 @@ def of_class(proof: Any, model: ModelShape, config: Config, where: str) -> Readi
 
     In its release's formats, and with all that the class has and that did not run.
     """
-    fields, built, its = Fields(config, asked={*_TEXTS}), proof.module, type(proof.module).__name__
+    fields, built = Fields(config, asked={*_TEXTS}), proof.module
+    its = type(built).__name__
     model, released, quantised = _released(fields, model)
-    whole, notes = with_towers(fields, fields.text("model_type"), model)
     beside = sum(one.numel() for one in built.parameters()) - proof.parameters
+    whole, notes = with_towers(fields, fields.text("model_type"), model) if beside else (model, ())
     if whole.parameters - model.parameters != beside:
         whole = replace(model, extra=(*model.extra, ("not run", beside)))
         notes = (f"not run: {', '.join(proof.held) or 'a part'}, all alike; {beside:,} parameters, on the last stage",)
@@ -313,8 +314,7 @@ def _tower(outer: Fields, name: str, spec: Config, around: Config, text: int) ->
     size["mergers"] = len(own.integers(spec.get("each", "")))
     for key, of in (tables["names"] | spec["names"] | around.get("names", {})).items():
         size[key] = own.integer(*NAMES.get(of, [of])) if of in spec["defaults"] else total(own, of)
-    h = size["h"]
-    size.setdefault("dim", own.quotient(h, size["a"], f"the tower's hidden size {h}", "num_attention_heads"))
+    size.setdefault("dim", own.quotient(size["h"], size["a"], f"the hidden size {size['h']}", "num_attention_heads"))
     found = {"name": name, "front": {"matrices": both["front"]}, "extra": both["extra"]}
     (stack,) = _stacks(own, _over(tables["stack"], spec["stack"]) | found)
     return Tower(stack, matrices(own, both["behind"]), *map(size.__getitem__, tables["tower"]))
