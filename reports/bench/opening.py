@@ -324,12 +324,14 @@ def _steps(page: Page) -> str:
 def _trace_coverage(page: Page) -> str:
     rows = page.table("class", "types", "pass")
     types, passed = (sum(int(cell) for cell in column(rows, name)) for name in ("types", "pass"))
-    longest, peak = page.found(r"default configuration: ([\d.]+ s); largest peak of a process: ([\d.]+ GiB)")
+    longest, slowest, peak = page.found(
+        r"default configuration: ([\d.]+ s of CPU) \((\w+)\); largest peak of a process: ([\d.]+ GiB)"
+    )
     return (
         f"{passed} of transformers' {types} model types ({passed / types:.1%}) trace on the meta device with the "
         f"module's "
         f"own parameter count and the FLOPs that torch counts, but for known differences. The longest trace takes "
-        f"{longest}, the largest {peak}."
+        f"{longest} ({slowest}), the largest {peak}."
     )
 
 

@@ -106,7 +106,7 @@ def one(model_type: str, kind: str, dtype: str = "bf16") -> dict[str, Any]:
         answer["class"] = name
         given = SETTINGS.get(model_type, {})
         answer["settings"] = given
-        started = time.perf_counter()
+        started = time.process_time()
         step = "default"
         try:
             whole = trace_config(cls(**given, architectures=[name]), b=B, s=S, dtype=dtype)
@@ -116,7 +116,7 @@ def one(model_type: str, kind: str, dtype: str = "bf16") -> dict[str, Any]:
             dtype = "fp32"  # the class mixes types when its weights are bf16
             whole = trace_config(cls(**given, architectures=[name]), b=B, s=S, dtype=dtype)
         answer["dtype"] = dtype
-        answer |= {"parameters": whole.parameters, "seconds": time.perf_counter() - started, "opaque": whole.opaque}
+        answer |= {"parameters": whole.parameters, "seconds": time.process_time() - started, "opaque": whole.opaque}
         step = "small"
         settings = cls(**given, architectures=[name])
         for key, value in small(settings).items():
@@ -269,9 +269,10 @@ def render(answers: list[dict[str, Any]]) -> str:
         if of_kind:
             lines.append(f"| {kind} | {len(of_kind)} | {passing} | {passing / len(of_kind):.1%} |")
     done = [answer for answer in answers if "error" not in answer]
+    longest = max(done, key=lambda answer: float(answer["seconds"]))
     lines += [
         "",
-        f"Longest trace of a default configuration: {max(answer['seconds'] for answer in done):.1f} s; "
+        f"Longest trace of a default configuration: {longest['seconds']:.1f} s of CPU ({longest['type']}); "
         f"largest peak of a process: {max(a['peak_gib'] for a in done):.2f} GiB (both on a shared machine, "
         f"{max(a['day'] for a in done)}).",
         "",
@@ -285,6 +286,10 @@ def render(answers: list[dict[str, Any]]) -> str:
         "* Fused attention that a class calls whatever is asked for, taken apart on the meta device: its backward pass "
         "computes the scores again in ours, 10 b a s s d for 8 b a s s d, in "
         f"{sum(bool(a.get('scores_recomputed')) for a in done)} types.",
+        "* A formula counts what kernels run. Where a class's own recurrence, indexer or residual streams run other "
+        "products, `tests/test_flops_of_types.py` derives the difference, and what is left is equal to the digit in "
+        "training and in inference. A triangular system that is solved (qwen3_5's delta rule) has no formula in it "
+        "either, and of its two gradients one is a product; the first chunk's state is zero and has no gradient.",
         "",
         "## What does not pass",
         "",
