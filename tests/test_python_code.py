@@ -97,7 +97,7 @@ def test_functions_that_call_one_another_without_end_are_left(tmp_path: Path) ->
     loops = "def a():\n    return b()\n\ndef b():\n    return a()\n"
     twice = "".join(f"def f{i}():\n    x = f{i + 1}()\n    y = f{i + 1}()\n    return y\n" for i in range(60))
     for text in (loops, twice):
-        with pytest.raises(InputError, match="is a program that names no model"):
+        with pytest.raises(InputError, match="names no model in its options, settings or calls"):
             read(tmp_path, text)
 
 
@@ -209,7 +209,7 @@ def test_settings_in_classes_name_a_model_and_a_models_own_code_does_not(tmp_pat
     with pytest.raises(InputError, match="ModelConfig': is a model that its program builds"):
         read(tmp_path, SETTINGS.replace("max_seq_length", "hidden_size"))
     with pytest.raises(
-        InputError, match="is a program that names no model"
+        InputError, match="names no model in its options, settings or calls"
     ):  # a program's, whose own model another one serves
         read(tmp_path, "class Settings:\n    bge_model_name = 'BAAI/bge-m3'\n    rerank_model = 'x'\n")
 
@@ -249,7 +249,7 @@ def test_a_program_is_the_model_that_it_loads_deep_inside_and_none_where_it_stat
     loads = "\nclass Run:\n    def load(self):\n        self.model = AutoModelForCausalLM.from_pretrained(MODEL)\n"
     text = re.sub(r"(?s)@dataclass.*?\n\n|def parsed.*?\n\n", "", PROGRAM) + loads
     assert read(tmp_path, text).model == read_config("Qwen/Qwen3-0.6B").model
-    with pytest.raises(InputError, match="is a program that names no model"):
+    with pytest.raises(InputError, match="names no model in its options, settings or calls"):
         read(tmp_path, text + 'p.add_argument("--n_layer", default=12)\n')
 
 
@@ -567,7 +567,7 @@ def test_a_models_name_is_told_within_a_path_and_a_text_with_names_in_it(named: 
 
 
 def test_a_text_with_a_name_that_is_not_told_is_not_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is a program that names no model"):
+    with pytest.raises(InputError, match="names no model in its options, settings or calls"):
         read(tmp_path, 'model = AutoModelForCausalLM.from_pretrained(f"Qwen/{size}")\n')
 
 

@@ -511,20 +511,21 @@ def together(causes: Iterable[Cause], graded: Iterable[Graded], by: Proposals) -
     None where no two offers are compatible.
     """
     change: dict[str, int | str] = {}
-    joint, taken = None, 0
+    taken = list[Offer]()
     for cause in causes:
         for offer in cause.offers:
             if change.keys() & offer.change or not _same_size(offer, by.subject):
                 continue
             both = price_offer(Suggestion({**change, **offer.change}), by)
             # An offer that costs nothing is taken too: it mends its breach with the others.
-            if both and (not joint or both.saving >= joint.saving - TIE * by.step.seconds):
-                change, joint, taken = {**change, **offer.change}, both, taken + 1
+            if both and (not taken or both.saving >= taken[-1].saving - TIE * by.step.seconds):
+                change |= offer.change
+                taken.append(both)
                 break
-    if not joint or taken < 2:
+    if len(taken) < 2:
         return None
     left = ", ".join(_left(change, by, _said(graded)))
-    return joint.noted(left and "then fix " + left).priced
+    return taken[-1].noted(left and "then fix " + left).priced
 
 
 #: Code -> (index of its severity, minus the seconds that mending it saves; minus infinity where it is broken outright).
@@ -635,9 +636,9 @@ def _worth_a_line(offers: Offers, subject: Subject, *, outright: frozenset[tuple
     useful = [
         one for one in offers if one.change_s <= 0 and (one.saving > 0 or (outright and _same_size(one, subject)))
     ]
-    if useful or not outright or not offers:
-        return tuple(useful)
-    return (offers[0].noted("slower, but nothing faster fixes it" * (offers[0].change_s > 0)),)
+    slower = "slower, but nothing faster fixes it"
+    cheapest = [one.noted(slower * (one.change_s > 0)) for one in offers[:1] if outright]
+    return tuple(useful or cheapest)
 
 
 def _same_size(offer: Offer, subject: Subject) -> bool:

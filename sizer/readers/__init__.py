@@ -244,7 +244,7 @@ def _format_of(config: Config) -> str | Config:
         if 2 * len(lacks[name]) <= len(claims[name]["all"])
     )
     raise NoModel(
-        "is a program that names no model in an option, a setting or a call that is followed here"
+        "names no model in its options, settings or calls: sizer.check(module, example_inputs=...) takes what it builds"
         if "_assigned" in config and len(lacks["nanogpt"]) > 2  # it states no size either
         else "expected a configuration in one of the known formats: "
         + (f"nearest are {said}" if said else "no model_type found (--config-format NAME names one)")

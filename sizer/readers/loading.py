@@ -476,12 +476,13 @@ class Tree:
 def _unwrapped(found: Values, key: str) -> Values:
     """``found`` over what its section ``key`` has, or the one mapping of that list (llm-d's scenario).
 
-    Of a sweep's parameters those with one value are read; the others stay under ``sweep``.
+    Of a sweep's parameters those with one value are read; the others stay under ``sweep``. ``wraps``: keys of the files
+    where a section that is no list counts.
     """
     inner = found.get(key)
     if isinstance(inner, list):
         inner = inner[0] if len(inner) == 1 else None
-    elif key == "scenario" or (key == "parameters" and not found.keys() & {"command", "program"}):
+    elif found.keys().isdisjoint(FORMATS["wraps"].get(key, found)):
         return found
     if not isinstance(inner, Mapping):
         return found
