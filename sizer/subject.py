@@ -205,7 +205,7 @@ def read_subject(
 def _of_reading(reading: Reading, workload: Named, *, nearest: bool) -> Subject:
     if own := reading.rounds.get(workload.get("phase", "")):
         reading = replace(reading, workload=own)
-    model, released = as_it_runs(reading.model, workload, reading.workload)
+    model, released = as_it_runs(reading, workload)
     model = _once(model)
     settled = settle_workload(replace(reading, model=model), workload)
     # Expert parallelism of a model without experts is a mistake that no rule reports.
@@ -292,7 +292,7 @@ def _reading_of(proof: "Proof", where: str, config: Named, unknown: InputError) 
     from .readers.huggingface import of_class
 
     with within(where):
-        return of_class(proof, proof.model, config, where)
+        return of_class(proof, config, where)
 
 
 def _named(source: object) -> tuple[object, str]:
@@ -344,17 +344,13 @@ def _assumed(reading: Reading, workload: Workload) -> list[str]:
     return notes
 
 
-def as_it_runs(model: ModelShape, asked: Named, file: Named) -> tuple[ModelShape, Names]:
-    """``model`` in its release's formats, or in 16 bits if all of it trains or the caller names a type; and notes.
-
-    ``file``: the workload that the file gives.
-    """
-    if not model.formats:
-        return model, ()
+def as_it_runs(reading: Reading, asked: Named) -> tuple[ModelShape, Names]:
+    """The model in its release's formats, or in 16 bits if all of it trains or the caller names a type; and notes."""
+    model = reading.model
     said = next((f"--{key} {asked[key]}" for key in ("dtype", "recipe") if asked.get(key)), None)
-    run = {**file, **asked}
+    run = {**reading.workload, **asked}
     trains = run.get("phase", "train") == "train" and run.get("finetune") not in ADAPTED
-    if said is None and not trains:
+    if not model.formats or (said is None and not trains):
         return model, ()
     return model.in_formats(lambda _: None), (f"not run as released: {said or 'training keeps weights in 16 bits'}",)
 

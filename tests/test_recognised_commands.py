@@ -97,7 +97,7 @@ def readings(model_type: str) -> tuple[Reading, Reading]:
     config = {"model_type": model_type, **TYPES[model_type]}
     proof = recognise_config(config)
     assert proof.model is not None
-    return read_config(config), of_class(proof, proof.model, config, "<dict>")
+    return read_config(config), of_class(proof, config, "<dict>")
 
 
 #: What an answer says of how its model was read, and of the clock.

@@ -79,7 +79,9 @@ def section(fields: Fields, path: Sequence[str]) -> Fields:
     """The part of a file under these keys, each in the one before, with its class's defaults."""
     for key in path:
         part = fields.nested(key)
-        fields = replace(part, defaults=table("hf_defaults").get(_TABLE["sections"].get(key), {}))
+        known = table("hf_defaults").get(_TABLE["sections"].get(key), {})
+        # "outer" is a tower's word for the file that it is in.
+        fields = replace(part, defaults=known, prefix=part.prefix * (key != "outer"))
     return fields
 
 
