@@ -586,3 +586,9 @@ def test_what_quantises_a_model_trains_nothing(quantised: str, tmp_path: Path) -
 @pytest.mark.parametrize("call", ["GPTQModel.load", "AutoAWQForCausalLM.from_quantized"])
 def test_loaders_of_quantised_models_name_one(call: str, tmp_path: Path) -> None:
     assert read(tmp_path, f'model = {call}("Qwen/Qwen3-0.6B")\n').model.layers == 28
+
+
+def test_keys_of_a_recipes_mapping_that_are_not_told_end_in_no_traceback(tmp_path: Path) -> None:
+    text = BRIDGE.replace("cfg = _pretrain_common()", "cfg = {a: 1, 2: 3}")
+    assert "{a: 1, 2: 3}" in text
+    assert read(tmp_path, text).model.parameters > 0

@@ -198,7 +198,7 @@ class _Code:
                     return [self._value(one, names) for one in listed]
                 case ast.Dict(keys, values):
                     pairs = zip(keys, values, strict=True)
-                    return {self._value(key, names): self._value(one, names) for key, one in pairs}
+                    return {str(self._value(key, names)): self._value(one, names) for key, one in pairs}
                 case ast.JoinedStr(parts):
                     told = [self._value(getattr(one, "value", one), names) for one in parts]
                     return None if None in told else "".join(map(str, told))
@@ -225,8 +225,9 @@ class _Code:
         said = ast.unparse(node.func)
         self._read += len(said)
         given = {one.arg or "": self._value(one.value, names) for one in node.keywords}
-        usual = WORDS["usual"][""]  # what a recipe would take is not left to a default
-        given |= {key: unknown(key) for key, value in given.items() if value is None and f"int {key}" in usual}
+        given |= {  # what a recipe would take is not left to a default
+            key: unknown(key) for key, value in given.items() if value is None and f"int {key}" in WORDS["usual"][""]
+        }
         for one in (said.rpartition(".")[2], given.get("action")):
             given = FORMATS["meant"].get(one, {}) | given
         if {*given} & {*_SIZES}:  # a model that nobody names
