@@ -30,7 +30,7 @@ from shapes.workload import (
     workload_fields,
 )
 
-from .readers import Reading, Source, UnknownModelType, is_name, load_mapping, read_config
+from .readers import EXAMPLE, Reading, Source, UnknownModelType, is_name, load_mapping, read_config
 from .readers.reading import at, sentences, stated, table
 
 if TYPE_CHECKING:
@@ -541,11 +541,7 @@ def _called(example_inputs: object, where: str) -> tuple[Sequence[Any], Named, S
     """The positional and named arguments of one forward call, and its sequences and tokens (b, s)."""
     from shapes.trace.result import batch_and_sequence
 
-    refuse(
-        example_inputs is None,
-        "expected example_inputs: the arguments of one forward call, as torch.zeros(4, 2048, dtype=int)",
-        where=where,
-    )
+    refuse(example_inputs is None, EXAMPLE, where=where)
     named = example_inputs if isinstance(example_inputs, Mapping) else {}
     listed = example_inputs if isinstance(example_inputs, tuple | list) else (example_inputs,)
     positional = () if named else listed

@@ -364,7 +364,7 @@ class Cells:
         rows = self.hit(dims)
         if not rows.size:
             return seconds
-        cell, total = self.at(dims)[rows], np.zeros(rows.size)
+        cell, total = self.at(dims[:, rows]), np.zeros(rows.size)
         for knot, share in sides(np.log2(dims[2, rows]), self.log2_k):
             total += _log_factors(self)[cell, knot] * share
         corrected = seconds.copy()

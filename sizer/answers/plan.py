@@ -627,6 +627,7 @@ def _ways(
 ) -> list[Way]:
     """Every split at its best number of requests, pipelines where nothing less fits."""
     ways: list[Way] = []
+    used, room = engine_bytes(model, base), asked.memory_utilization * device.memory.bytes
     for split in _splits(model, device, gpus, base, dropped):
         if split.t * split.e > device.link.domain_devices:
             dropped["experts are priced within a node's fast links alone"] += 1
@@ -635,7 +636,6 @@ def _ways(
         elif found := _of_split(model, device, split, stack, asked):
             ways += found
         else:
-            used, room = engine_bytes(model, base), asked.memory_utilization * device.memory.bytes
             dropped[
                 f"weights and a request take {used / 2**30:,.1f} GiB, {device.name} has {room / 2**30:.1f}: "
                 f"{used // room + 1:.0f} or more"

@@ -636,8 +636,7 @@ def _worth_a_line(offers: Offers, subject: Subject, *, outright: frozenset[tuple
     useful = [
         one for one in offers if one.change_s <= 0 and (one.saving > 0 or (outright and _same_size(one, subject)))
     ]
-    slower = "slower, but nothing faster fixes it"
-    cheapest = [one.noted(slower * (one.change_s > 0)) for one in offers[:1] if outright]
+    cheapest = [one.noted("slower, but nothing faster fixes it" * (one.change_s > 0)) for one in offers[:1] if outright]
     return tuple(useful or cheapest)
 
 

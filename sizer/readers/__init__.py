@@ -138,9 +138,8 @@ def _parse(text: str, where: str, config_format: str | None, asked: Source) -> C
         check_depth(found)
         return found
     plain = text.lstrip()[:1] != "{" or where.endswith(".ipynb")
-    rules = FORMATS["rewritten"].get(
-        Path(where).stem.lower(), ()
-    )  # a Makefile's words, and those that a shell has for them
+    # A Makefile's words, and those that a shell has for them.
+    rules = FORMATS["rewritten"].get(Path(where).stem.lower(), ())
     if plain and (config_format == "nanogpt" or where.endswith((".py", ".ipynb"))):
         from .python_code import parse_code
 
@@ -251,6 +250,10 @@ def _format_of(config: Config) -> str | Config:
     )
 
 
+#: What a module that has no configuration of its own is asked for.
+EXAMPLE = "expected example_inputs: the arguments of one forward call, as torch.zeros(4, 2048, dtype=int)"
+
+
 def plain_mapping(source: object) -> tuple[Config, str]:
     """(its keys, what to call it). InputError for an object that holds none."""
     if isinstance(source, Mapping):
@@ -259,11 +262,7 @@ def plain_mapping(source: object) -> tuple[Config, str]:
     if callable(getattr(source, "named_parameters", None)):
         # A transformers model knows its own configuration.
         inner = getattr(source, "config", None)
-        refuse(
-            inner is None,
-            "expected example_inputs: the arguments of one forward call, as torch.zeros(4, 2048, dtype=int)",
-            where=named,
-        )
+        refuse(inner is None, EXAMPLE, where=named)
         return plain_mapping(inner)[0], named
     if not isinstance(source, type):
         to_dict = getattr(source, "to_dict", None)

@@ -246,16 +246,16 @@ def of_class(proof: Any, config: Config, where: str) -> Reading:
     In its release's formats, and with all that the class has and that did not run.
     """
     fields, built = Fields(config, asked={*_TEXTS}), proof.module
-    its = type(built).__name__
     model, released, quantised = _released(fields, proof.model)
     beside = sum(one.numel() for one in built.parameters()) - proof.parameters
     whole, notes = with_towers(fields, fields.text("model_type"), model)
     if whole.parameters - model.parameters != beside:  # of CLIP's tower none is: it ran
         whole = replace(model, extra=(*model.extra, ("not run", beside))) if beside else model
-        held = f"{', '.join(proof.held) or 'a part'}, all alike"
-        notes = (f"not run: {held}; {beside:,} parameters, on the last stage",) * bool(beside)
-    if (named := architecture_of(fields)) not in ("", its):
-        notes += (f"{named} is not known: read as {its}",)
+        notes = (
+            f"not run: {', '.join(proof.held) or 'a part'}, all alike; {beside:,} parameters, on the last stage",
+        ) * bool(beside)
+    if (named := architecture_of(fields)) not in ("", type(built).__name__):
+        notes += (f"{named} is not known: read as {type(built).__name__}",)
     inner = getattr(built, "config", config)
     known = fields.asked.union(signature(type(inner).__init__).parameters, getattr(inner, "attribute_map", ()))
     return Reading(
