@@ -12,7 +12,7 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ import pytest
 from measure_fakes import FakeExecutor
 
 import sizer
+from reports.suites.everything import exhaustive
 from shapes.errors import refuse
 from shapes.measure.jobs import Job
 from shapes.measure.runner import Progress, measure
@@ -27,7 +28,7 @@ from shapes.measure.suite import sweep_jobs
 from shapes.program import REQUESTS
 from sizer.answers.plan import Candidate
 from sizer.process import working
-from sizer.searching.strategies import STRATEGIES, Race
+from sizer.searching.strategies import Outcome, Race, racing
 
 ROOT = Path(__file__).parents[1]
 NAMES = ("gpt2", "llama-3.1-8b", "qwen2.5-7b")
@@ -207,9 +208,9 @@ def test_a_plan_of_the_library_goes_through_and_tells_the_best_each_time(request
     assert [one[2].seconds for one in told] == sorted((one[2].seconds for one in told), reverse=True)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", [exhaustive, racing])
 def test_a_measured_search_that_is_interrupted_answers_with_the_best_of_what_was_sampled(
-    strategy: str, requests: list[int]
+    strategy: Callable[[Race], Outcome], requests: list[int]
 ) -> None:
     """64 candidates, the 40th the fastest; an end is asked for when so many runs were made."""
     noise, runs = np.random.default_rng(0), [0]
@@ -229,7 +230,7 @@ def test_a_measured_search_that_is_interrupted_answers_with_the_best_of_what_was
         out_of_time=lambda: bool(requests),
         progress=lambda *one: told.append(one),
     )
-    outcome = STRATEGIES[strategy](race)
+    outcome = strategy(race)
     assert not outcome.finished
     assert 100 < outcome.samples < 300
     assert outcome.best in outcome.ratios

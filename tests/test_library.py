@@ -89,6 +89,7 @@ MISTAKEN: list[tuple[str, dict[str, Any], str]] = [
     ("search", {"h": 4096, "tp": None}, "tp: expected int"),
     ("search", {"h": 4096, "objective": []}, "objective = []: expected str"),
     ("search", {"h": 4096, "strategies": "racing"}, "did you mean strategy?"),
+    ("search", {"h": 4096, "strategy": "racing"}, "strategy = 'racing': expected collections.abc.Callable"),
     ("check", {"config": LLAMA, "measure": "cpu"}, "measure = 'cpu': expected bool | shapes.measure.Executor"),
     ("check", {"config": LLAMA, "select": "SZ101"}, "select = 'SZ101': expected a list, ['SZ101']"),
     ("check", {"config": LLAMA, "ignore": ["SZ999"]}, "ignore = 'SZ999': expected a rule's code"),

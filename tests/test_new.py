@@ -30,7 +30,6 @@ ASKED = {
     "kernel": ("fa9",),
     "recipe": ("another-recipe",),
     "space": ("another_space",),
-    "strategy": ("another_strategy",),
     "operator": ("Another",),
     "command": ("another",),
 }

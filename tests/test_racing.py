@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scipy.special import stdtr
 
+from reports.suites.everything import LEAST, exhaustive
 from sizer.searching.strategies import (
     BASELINE_BATCH,
     BATCH,
-    LEAST,
     OWN_SPREAD,
     SCOUTS,
     START,
@@ -24,7 +24,6 @@ from sizer.searching.strategies import (
     PairedSamples,
     Race,
     Sample,
-    exhaustive,
     racing,
 )
 

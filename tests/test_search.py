@@ -470,8 +470,6 @@ BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("--h", "4096", "--limit", "aspect=9:5"), ("--limit aspect", "9:5")),
     (("--h", "4096", "--limit", "aspect=wide"), ("--limit aspect", "wide")),
     (("--h", "4096", "--limit", "head-dim=64,x"), ("--limit head-dim", "64,x")),
-    (("--h", "4096", "--strategy", "racing"), ("--strategy", "--measure")),
-    (("--h", "4096", "--measure", "--strategy", "luck"), ("--strategy", "luck")),
     (("--h", "4096", "--measure", "--limit", "regret=0"), ("--limit regret",)),
     (("--h", "4096", "--limit", "tp-ready=0"), ("--limit tp-ready", "0")),
     # What a search would take no notice of.

@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from measure_fakes import FakeExecutor, RemoteExecutor
 
 import sizer
+from reports.suites.everything import exhaustive
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.measure import InProcess, Settings
@@ -32,7 +33,7 @@ from sizer.searching.measuring import _timing, weighted_jobs
 from sizer.searching.pricing import price
 from sizer.searching.space import Baseline, Limits, on_a_cpu
 from sizer.searching.spaces import make_space
-from sizer.searching.strategies import STRATEGIES, Outcome, Race
+from sizer.searching.strategies import Outcome, Race
 
 pytestmark = pytest.mark.slow
 
@@ -86,9 +87,7 @@ def test_a_second_search_measures_nothing_and_says_the_same_and_how_sure_it_is(
 
 
 @pytest.mark.parametrize("objective", ["step-time", "time-per-parameter"])
-def test_the_strategy_minimises_the_objective_of_measured_times(
-    objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_strategy_minimises_the_objective_of_measured_times(objective: str, tmp_path: Path) -> None:
     # What a second is worth must not depend on what was predicted: of a step's time it is one.
     given: list[float] = []
 
@@ -98,7 +97,6 @@ def test_the_strategy_minimises_the_objective_of_measured_times(
         ratios, errors = {index: np.zeros(9) for index in range(count)}, dict.fromkeys(range(count), 0.01)
         return Outcome(0, ratios, errors, np.full(9, 1e-3), 9, 1.0, True, {})
 
-    monkeypatch.setitem(STRATEGIES, "racing", strategy)
     found = sizer.search(
         h=64,
         tokens=64,
@@ -106,6 +104,7 @@ def test_the_strategy_minimises_the_objective_of_measured_times(
         limits=Limits(0.3, step=16),
         measure=True,
         objective=objective,
+        strategy=strategy,
         store=str(tmp_path / "store.db"),
         top=100,
     )
@@ -156,7 +155,7 @@ def test_the_interval_of_a_few_noisy_ratios_holds_their_median() -> None:
     assert _timing(outcome, 2, 0.95, "measured").high > 30 * 60
 
 
-def test_exhaustive_looks_at_every_candidate(tmp_path: Path) -> None:
+def test_a_strategy_of_ones_own_looks_at_every_candidate(tmp_path: Path) -> None:
     result = sizer.search(
         h=64,
         d_ff=170,
@@ -164,14 +163,14 @@ def test_exhaustive_looks_at_every_candidate(tmp_path: Path) -> None:
         dtype="fp32",
         limits=Limits(0.05, step=4),
         measure=True,
-        strategy="exhaustive",
+        strategy=exhaustive,
         regret=0.3,
         store=str(tmp_path / "store.db"),
         top=100,
     )
     # 170 within 5%: 162 to 178.
     assert {one.change["d_ff"] for one in result.candidates} == {164, 168, 172, 176}
-    assert result.strategy == "exhaustive"
+    assert any("4 of 4 candidates looked at" in note for note in result.notes)
     assert all(one.timing.low <= one.timing.seconds <= one.timing.high for one in result.candidates)
 
 
@@ -285,7 +284,7 @@ def test_kernels_are_closed_where_the_executor_has_no_room_for_more(tmp_path: Pa
             return super().sample(prepared, count)
 
     executor = Small(time_of_a_width, room_bytes=4000, held_bytes=1000)
-    sizer.search(**SMALL, measure=executor, strategy="exhaustive", store=str(tmp_path / "store.db"))
+    sizer.search(**SMALL, measure=executor, strategy=exhaustive, store=str(tmp_path / "store.db"))
     # Half of the room may be held when the next is opened: two thousand bytes and that one.
     assert max(opened) == 3
 
@@ -307,7 +306,7 @@ def test_a_baseline_that_cannot_run_says_why_and_a_candidate_is_a_note(tmp_path:
         sizer.search(**SMALL, measure=Refusing(time_of_a_width), store=store)
     executor = Refusing(time_of_a_width)
     executor.width = 168
-    found = sizer.search(**SMALL, measure=executor, store=store, strategy="exhaustive")
+    found = sizer.search(**SMALL, measure=executor, store=store, strategy=exhaustive)
     assert "d_ff 168 was not measured (oom: out of memory)" in found.notes
     assert {one.change["d_ff"] for one in found.candidates} == {164, 172, 176}
 
@@ -318,13 +317,14 @@ def test_a_candidate_that_kills_its_device_is_named_and_not_tried_again(tmp_path
 import json, sys
 sys.path.insert(0, sys.argv[1])
 import sizer
+from reports.suites.everything import exhaustive
 from sizer.searching.space import Limits
 from shapes.measure.workers import Child, Workers
 from worker_fakes import Fatal
 
 said = []
 found = sizer.search(
-    h=64, d_ff=170, tokens=64, dtype="fp32", limits=Limits(0.05, step=4), top=100, strategy="exhaustive",
+    h=64, d_ff=170, tokens=64, dtype="fp32", limits=Limits(0.05, step=4), top=100, strategy=exhaustive,
     measure=Workers([Child(None, Fatal)], said.append), store=sys.argv[2],
 )
 print(json.dumps([len(said), found.notes, sorted(one.change["d_ff"] for one in found.candidates)]))

@@ -27,7 +27,6 @@ from sizer.render import COMMANDS as OUTPUTS
 from sizer.render import formats
 from sizer.rules import RULES
 from sizer.searching.spaces import SPACES
-from sizer.searching.strategies import STRATEGIES
 
 PAGE = Path(__file__).parents[1] / "reference.md"
 Rows = Iterable[tuple[object, ...]]
@@ -204,8 +203,6 @@ def page() -> str:
         ),
         "## Search spaces",
         *table(("space", "searches"), ((name, summary(space)) for name, space in SPACES.items())),
-        "## Strategies of a measured search",
-        *table(("strategy", "does"), ((name, summary(one)) for name, one in STRATEGIES.items())),
         "## Operators",
         *table(("operator", "is", "priced by", "measured by"), operators()),
         "## Output formats",

@@ -39,7 +39,10 @@ from sizer.searching.measuring import weighted_jobs
 from sizer.searching.pricing import price
 from sizer.searching.space import Baseline, Limits, Scope, Space
 from sizer.searching.spaces import make_space
-from sizer.searching.strategies import Outcome, Race, Sample, exhaustive, racing
+from sizer.searching.strategies import Outcome, Race, Sample, racing
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from reports.suites.everything import exhaustive
 
 REPORTS = Path(__file__).resolve().parents[1]
 DATA = REPORTS / "data" / "search-cpu"

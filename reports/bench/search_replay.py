@@ -26,7 +26,10 @@ from tabulate import tabulate
 
 from shapes.cost import predict
 from shapes.operators.types import Gemm
-from sizer.searching.strategies import Race, exhaustive, racing
+from sizer.searching.strategies import Race, racing
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from reports.suites.everything import exhaustive
 
 REPORTS = Path(__file__).resolve().parents[1]
 #: One run's relative noise: the right half of a Student t with 3 degrees of freedom, of this scale.
@@ -244,7 +247,7 @@ TEXT = """# Racing: how good, at what share of the time
 
     {command}
 
-Racing against measuring every candidate (`--strategy exhaustive`: to an interval of half a percent and at least 20
+Racing against measuring every candidate (to an interval of half a percent and at least 20
 samples) on landscapes whose best is known. A run's noise is {noise:.1%} x |Student t, 3 degrees of freedom|; regret
 1%, confidence 95%. *Recorded* lines replay measured latencies (NVIDIA's aiconfigurator tables, see accuracy.md) along
 one dimension, the candidate with most TFLOPS being sought; *planes* hold one dimension fixed and search the other

@@ -77,7 +77,7 @@ def command(asked: Asked) -> None:
             what="swiglu" if asked.what == ONE_PRODUCT else asked.what,
             gemm_only=asked.what == ONE_PRODUCT,
             **said,
-            **asked.named("objective", "top", "quality", "strategy", "time_limit_s", "store"),
+            **asked.named("objective", "top", "quality", "time_limit_s", "store"),
             **asked.named("h", "params", "d_ff", "heads", "kv_heads", "layers", "vocab"),
             **_planned(asked, reading, tell),
         )

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
-from shapes.errors import one_of, positive_int, refuse
-from shapes.frozen import Named, Values, replace
+from shapes.errors import InputError, one_of, positive_int, refuse
+from shapes.frozen import Function, Named, Values, replace
 from shapes.keywords import WorkloadKeywords
 from shapes.step.stack import SoftwareStack, load_stack
 from shapes.toml_table import check_bounds
 from shapes.workload import Workload, option_of, workload_fields
 
-from .pricing import EXHAUSTIVE, QUIET, Layouts, Progress
+from .pricing import QUIET, Layouts, Progress
 from .result import SearchResult
 from .run import Query, find
 from .space import (
@@ -50,7 +50,7 @@ class SearchKeywords(WorkloadKeywords, total=False):
     vocab: int | str | None
     gemm_only: bool
     tokens: int
-    strategy: str | None
+    strategy: Function | None
     regret: float | None
     confidence: float | None
     time_limit_s: float | None
@@ -91,8 +91,9 @@ def search(
 
     * dimensions of the baseline: ``d_ff``, ``heads``, ``kv_heads``, ``layers``, ``vocab``; ``gemm_only=True`` is the
       single product of the ML Engineering book instead of an MLP;
-    * of measuring: ``strategy`` ("racing", or "exhaustive"), how far from the best is good enough (``regret``, 0.01),
-      how sure to be (``confidence``, 0.95), ``time_limit_s``, and the ``store`` that samples come from and go to;
+    * of measuring: ``strategy`` (a function of a `Race`; `racing`), how far from the best is good enough
+      (``regret``, 0.01), how sure to be (``confidence``, 0.95), ``time_limit_s``, and the ``store`` that samples come
+      from and go to;
     * fields of ``Workload`` under either of their names (t or tp); ``tokens`` means b and s.
 
     Raises InputError where nothing satisfies the constraints.
@@ -200,10 +201,11 @@ def _source(
 ) -> tuple[Device, "Measured | None"]:
     """The device that is predicted, and who measures on it."""
     if measure is False:
-        for name, value in measuring.items():
+        if measuring:
+            name, value = next(iter(measuring.items()))
             limit = "limit " * (name in ("regret", "confidence"))
             option = f"--{limit}{name.removesuffix('_s').replace('_', '-')}"
-            refuse(value != EXHAUSTIVE, "is of measuring: expected --measure with it", option, value)
+            raise InputError("is of measuring: expected --measure with it", option, value)
         return load_device(device or DEFAULT_DEVICE), None
     from sizer.checking.measured import device_to_measure
 

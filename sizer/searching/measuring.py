@@ -1,7 +1,7 @@
 """Measured times of a space's candidates: what is timed of each, sampled as a strategy asks, kept in the store."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import exp, inf
 from statistics import NormalDist
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from shapes.columns import Array
 from shapes.cost import Timing
-from shapes.errors import InputError, one_of, refuse
+from shapes.errors import InputError, refuse
 from shapes.frozen import Names, Sizes, frozen, in_words, replace
 from shapes.measure import record
 from shapes.measure.executor import NotMeasured, Prepared
@@ -26,7 +26,7 @@ from shapes.workload import Workload
 
 from .pricing import Progress, TimedCandidate, Times, rebuilt
 from .space import OBJECTIVES, Space, whole_heads
-from .strategies import MOST_PREPARED, MOST_SAMPLES, STRATEGIES, UNKNOWN, BaselineError, CannotRunError, Outcome, Race
+from .strategies import MOST_PREPARED, MOST_SAMPLES, UNKNOWN, BaselineError, CannotRunError, Outcome, Race, racing
 
 #: (job, how many times it counts in the candidate's time)
 WeightedJobs = Sequence[tuple[Job, float]]
@@ -122,14 +122,13 @@ class Measured:
     """
 
     executor: Session
-    strategy: str = "racing"
+    strategy: Callable[[Race], Outcome] = racing
     regret: float = 0.01
     confidence: float = 0.95
     time_limit_s: float | None = None
     store: str | None = None
 
     def __post_init__(self) -> None:
-        one_of(self.strategy, STRATEGIES, "strategy")
         check_bounds(regret=self.regret, confidence=self.confidence)
 
     @property
@@ -162,7 +161,7 @@ class Measured:
                 sampler.renew,
             )
             try:
-                outcome = STRATEGIES[self.strategy](race)
+                outcome = self.strategy(race)
             except BaselineError as failure:
                 raise InputError(f"the baseline cannot be measured here ({failure})", "--measure") from None
             finally:
@@ -175,7 +174,7 @@ class Measured:
         if outcome.within < UNKNOWN:
             best = f"{in_words(row[outcome.best].change)} is within {outcome.within:.1%} of the best"
             known = f"{best}, {self.confidence:.0%} sure ({self.regret:.1%} asked): "
-        return Times(seen, outcome.samples, notes, known * (outcome.sure < self.confidence), self.strategy)
+        return Times(seen, outcome.samples, notes, known * (outcome.sure < self.confidence))
 
     def _answer(self, outcome: Outcome, row: Sequence[TimedCandidate], reused: int) -> str:
         ended = ""

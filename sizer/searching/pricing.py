@@ -330,10 +330,6 @@ def _step_seconds(
     return sum(step_parts(rows, schedule_of(workload), stack, *ran).values())
 
 
-#: The strategy of predictions: every candidate is priced.
-EXHAUSTIVE = "exhaustive"
-
-
 @frozen
 class Times:
     """Candidates with their times, the baseline first; ``samples`` were taken for them.
@@ -345,4 +341,3 @@ class Times:
     samples: int = 0
     notes: Names = ()
     undecided: str = ""
-    strategy: str = EXHAUSTIVE

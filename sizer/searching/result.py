@@ -74,7 +74,6 @@ class SearchResult(Printable):
     baseline: Ranked
     candidates: tuple[Ranked, ...]
     verdict: str
-    strategy: str
     source: str
     considered: int
     measurements: int

@@ -220,7 +220,6 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
         baseline=own,
         candidates=tuple(best),
         aligned=nearest,
-        strategy=times.strategy,
         source=times.row[0].timing.source,
         considered=considered,
         measurements=times.samples,

@@ -1,6 +1,6 @@
-"""How candidates are tried when they are measured: racing, and exhaustively, which racing is judged by.
+"""How candidates are tried when they are measured: racing.
 
-Racing is best-arm identification by successive elimination, ordered by the predictions.
+It is best-arm identification by successive elimination, ordered by the predictions.
 
 The cost model orders the candidates and its own error is the prior: log(time) of a candidate not yet looked at lies
 around its prediction (Student's t with 8 degrees of freedom: models are sometimes far off), shifted by how the
@@ -13,10 +13,7 @@ The likeliest of each class of alike candidates is looked at before that, whatev
 priced wrong as a whole would else never be seen. After it those that are left are prepared anew a few times and judged
 by that alone, since a kernel's buffers make it faster or slower for as long as they stay where they are.
 
-Exhaustive measures every candidate as a sweep does, in rounds of random order. Each sample is a ratio to the baseline
-paired with it, from which clock states cancel, so that LEAST of them will do.
-
-Both pair candidates with the baseline: they are timed in small batches, a few after each batch of the baseline, and
+Candidates are paired with the baseline: they are timed in small batches, a few after each batch of the baseline, and
 what is kept is the logarithm of their ratio to it: clocks that drift through a search of minutes cancel. Predictions
 err in two ways: each candidate by itself, and whole classes of candidates that are alike in structure (an alignment,
 whole or partial waves) together. A measurement errs in a third: where its buffers lie makes a kernel faster or slower
@@ -31,7 +28,7 @@ from random import Random
 import numpy as np
 
 from shapes.columns import Array
-from shapes.frozen import frozen, replace
+from shapes.frozen import frozen
 from shapes.measure.stats import correlation_length
 from shapes.program import REQUESTS
 
@@ -426,8 +423,6 @@ def any_of(chances: Array) -> float:
     return float(1 - np.prod(1 - chances))
 
 
-#: Samples of a candidate, at least, where all are measured.
-LEAST = 20
 #: Share of the allowed error that is left to candidates never timed; the rest goes to those that were.
 UNSEEN = 0.5
 #: How often the last candidates to be told apart are prepared anew, at least and at most.
@@ -470,34 +465,3 @@ def _raced(paired: PairedSamples, risk: float) -> bool:
             return True
         if not paired.take(arms, rounds=paired.rounds(arms)):
             return False
-
-
-def exhaustive(race: Race) -> Outcome:
-    """Exhaustive: every candidate measured as a sweep measures it, in rounds of random order. What racing is judged by.
-
-    The likeliest first: time runs out on the unlikeliest.
-    Classes change nothing where all are seen; nothing is prepared twice, as in a sweep.
-    """
-    paired = PairedSamples(replace(race, classes=None, renew=None))
-    finished = True
-    for index in sorted(range(1, len(race.predicted_s)), key=paired.prior.__getitem__):
-        if not (finished := paired.take([index], START)):
-            break
-        paired.tell(paired.unseen)
-    while finished and (loose := _loose(paired, race.regret / 2)):
-        paired.tell(loose)
-        finished = paired.take(loose, rounds=paired.rounds(loose))
-    return paired.outcome(finished=finished)
-
-
-def _loose(paired: PairedSamples, precision: float) -> list[int]:
-    errors = paired.errors()
-    return [
-        index
-        for index, ratios in paired.ratios.items()
-        if len(ratios) < MOST_SAMPLES and (len(ratios) < LEAST or 2 * errors[index] > precision)
-    ]
-
-
-#: Name -> how candidates are tried.
-STRATEGIES: Mapping[str, Callable[[Race], Outcome]] = {"exhaustive": exhaustive, "racing": racing}

@@ -279,13 +279,6 @@ KINDS: Mapping[str, Kind] = {
         "SPACES of sizer/searching/spaces.py",
         (_test("tests/test_search*.py", r'what(="|", "){name}"', "a search of it"), _NAMED_ROW),
     ),
-    "strategy": Kind(
-        attribute("sizer.searching.strategies", "STRATEGIES"),
-        _functions("sizer/searching/strategies.py", r"\(race: Race\) -> Outcome:"),
-        "a function of its name in sizer/searching/strategies.py",
-        "STRATEGIES of sizer/searching/strategies.py",
-        (_test("tests/test_racing.py", r"\b{name}\(", "a race of it"), _NAMED_ROW),
-    ),
     "operator": Kind(
         _operator_kinds,
         _operator_types,

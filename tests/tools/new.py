@@ -169,21 +169,6 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
             _TEST.replace("{call}", 'search(str(CONFIGS / "gpt2.json"), what="{name}").ranked'),
         ),
     ),
-    "strategy": (
-        Insert(
-            "sizer/searching/strategies.py",
-            r"(?s).*?(?=\n\n\n#: Name -> how candidates are tried)",
-            "\n\n\ndef {name}(race: Race) -> Outcome:\n"
-            '    """SKELETON: how it goes on, and when it ends."""\n    return exhaustive(race)  # SKELETON\n',
-        ),
-        Insert("sizer/searching/strategies.py", r'"racing": racing', ', "{name}": {name}'),
-        Insert(
-            "tests/test_racing.py",
-            "",
-            "\n\ndef test_{slug}_SKELETON() -> None:\n    from sizer.searching.strategies import {name}\n\n"
-            "    assert {name}(Race([1.0], 0.1, lambda index, count: np.ones(count)))  # SKELETON: what it finds\n",
-        ),
-    ),
     "operator": (
         Insert(
             "shapes/operators/types.py",
