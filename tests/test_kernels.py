@@ -43,6 +43,9 @@ ARCHITECTURES = sorted({load_device(name).architecture for name in list_devices(
         # AOTriton has its own list, Gaudi none that is public: neither gets CUDA's.
         ("auto", "cdna3", 80, 80, True, "sdpa", (80, 80)),
         ("auto", "cdna3", 72, 72, True, "sdpa", (80, 80)),
+        # Composable Kernel has fewer for the backward pass.
+        ("fa2", "cdna3", 80, 80, False, "fa2", (80, 80)),
+        ("fa2", "cdna3", 80, 80, True, "fa2", (128, 128)),
         ("auto", "gaudi3", 132, 132, True, "fused_sdpa", (132, 132)),
     ],
 )

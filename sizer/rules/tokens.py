@@ -343,7 +343,7 @@ CARD_LINK = "PCIe"
 DEGREES = (2, 4, 8, 16, 32, 64)
 
 
-@rule("SZ121", "Machine Learning Engineering book, 'Anatomy of model's memory usage'", "costs split")
+@rule("SZ121", "Machine Learning Engineering book, 'Anatomy of model's memory usage'", "costs split counted")
 def fits_in_memory(context: Context) -> Answer:
     """A step has to fit the device's memory.
 
