@@ -29,7 +29,6 @@ from shapes.operators.parallel import check_split, head_counts
 from shapes.toml_table import DATA, content
 from shapes.workload import LOSSES, Implementation, Loss, Workload
 
-from .allocator import reserved_bytes
 from .modules import IMPLEMENTATIONS, buffer_bytes
 from .moments import (
     AtMoment,
@@ -157,6 +156,8 @@ def memory(
     found = ((_of_step(step, gradients, kept_in, limit, context_bytes, weight_dtype), step) for step in steps)
     most, step = max(found, key=lambda one: one[0].total_bytes)
     if simulate and workload.train and not workload.offload_saved:
+        from .allocator import reserved_bytes  # its moves of every block are asked for seldom
+
         reserved = reserved_bytes(step, most.components, limit or inf)
         return replace(most, reserved_bytes=max(most.allocated_bytes, reserved))
     return most

@@ -323,11 +323,7 @@ def layers(
     """
     common = told(fields, _OF_BLOCK | traits)
     common |= {"before": said(fields, layer_before), "extra": vectors(fields, layer_extra)}
-    words = said(fields, kinds)
-    if isinstance(words, str):
-        count = said(fields, number)
-        fields.refuse(count > MAX_LAYERS, f"expected at most {MAX_LAYERS} layers", *LAYERS)
-        words = [words] * count
+    words = _words(fields, kinds, number)
     core = _where(attention, {"attention", "both"}, words, fields)
     dense = _where(mlp, {"mlp", "moe", "both"} if alone else {*words}, words, fields)
     recurrent = _where(mixer, {"recurrent", "both"}, words, fields)
@@ -342,6 +338,16 @@ def layers(
         cross = replace(attends, causal=False, cross=other is True) if other in (True, "itself") else other
         blocks.append(Block(attends, mlps, cross, mixer=recurrent(layer, kind), **common | own))
     return blocks
+
+
+def _words(fields: Fields, kinds: Any, number: Any) -> list[str]:
+    """A word a layer: those of ``kinds``, or its one word for a ``number`` of layers."""
+    words: str | list[str] = said(fields, kinds)
+    if not isinstance(words, str):
+        return words
+    count = said(fields, number)
+    fields.refuse(count > MAX_LAYERS, f"expected at most {MAX_LAYERS} layers", *LAYERS)
+    return [words] * count
 
 
 def vectors(fields: Fields, rows: Any) -> Vectors:
