@@ -352,3 +352,14 @@ def test_what_waits_for_memory_is_charged_with_no_messages() -> None:
     assert report.step is not None
     assert slow.step_seconds is not None
     assert slow.step_seconds < 0.1 * report.step.seconds < -(slow.suggestions[0].step_seconds_change or 0)
+
+
+def test_a_change_that_two_rules_offer_is_worth_what_it_saves_of_the_larger_cause() -> None:
+    asked: dict[str, Any] = {"t": 8, "e": 8, "p": 2, "b": 1}
+    report = sizer.check("zai-org/GLM-4.5-Air", device="b200", **asked)
+    (slow,) = [one for one in report.findings if {"SZ118", "SZ123"} <= {*one.codes}]
+    assert report.step is not None
+    waits_s = report.step.parts["waiting for the host"]
+    # The device waits for the host longer than products wait for memory.
+    assert slow.step_seconds == pytest.approx(waits_s)
+    assert not slow.suggestions[0].within_error

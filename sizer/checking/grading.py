@@ -585,8 +585,9 @@ def _merged(ordered: Sequence[Graded], own: Proposals, said: _Said | None) -> Ca
     subject, unpriced = own.subject, own.subject.model is None
     error = ordered[0].finding.error
     outright = frozenset(one.breach for one in ordered if one.finding.outright)
-    # Each change once, as the first finding offers it.
-    distinct = {frozenset(offer.priced.change.items()): offer for one in reversed(ordered) for offer in one.offers}
+    # Each change once, as the finding offers it that it saves the most of; of equal ones the first.
+    by_saving = sorted((offer for one in reversed(ordered) for offer in one.offers), key=lambda one: one.saving)
+    distinct = {frozenset(offer.priced.change.items()): offer for offer in by_saving}
     everything = tuple(distinct.values())
     # Where an offer mends every error of this cause, those that leave one are dropped.
     errors = {one.breach for one in ordered if one.finding.error and not one.rule.of_costs}
