@@ -37,8 +37,8 @@ def head_dim_power_of_two(context: Context) -> Answer:
     Scores have k = head_dim, values n = head_dim, in every head of every layer. The grade is the largest power of two
     that divides the head dimension, up to the alignment (64 elements of bf16 on A100 and later) in the type that the
     attention core runs in: bf16 where the projections around it are fp8. Off a multiple of 32 (80, 100, 125) it is a
-    warning whatever the price, but in decoding, which waits for the cache, and where the kernel is built for it: AMD's
-    AOTriton computes 80 as it is. 96 is judged by its kernel (SZ114), which is mostly built for it.
+    warning whatever the price, on every device, but in decoding, which waits for the cache; 96 is judged by its kernel
+    (SZ114), which is mostly built for it.
 
     Bad: h 2560, a 32: h/a = 80, divisible by 16 only.
     Good: h 2560, a 20: h/a = 128; or a 40: 64.
@@ -49,10 +49,8 @@ def head_dim_power_of_two(context: Context) -> Answer:
     dim, cores = context.dimensions["head_dim"], [op for op in context.operators if op.kind in ("attention", "bmm")]
     # In the core's own element type, as its operators have it.
     step = context.device.alignment_elements(cores[0].dtype) if cores else context.alignment
-    whole = any(
-        dim in run_for(op, context.device).built for op in cores if isinstance(op, Attention) and op.head_dim == dim
-    )
-    if dim % step == 0 or (dim % RECOMMENDED_HEAD == 0 and whole):
+    kept = [run_for(op, context.device).built for op in cores if isinstance(op, Attention) and op.head_dim == dim]
+    if dim % step == 0 or (dim % RECOMMENDED_HEAD == 0 and any(dim in built for built in kept)):
         return ()
     if square(context):
         suggestions = *heads_that_keep_hidden(context, step), *whole_heads_near(context)
@@ -62,7 +60,7 @@ def head_dim_power_of_two(context: Context) -> Answer:
         "head_dim",
         shard_text("head_dim", dim, 1, step),
         suggestions,
-        violated=not (whole or context.workload.decode) and dim % min(step, RECOMMENDED_HEAD) != 0,
+        violated=not context.workload.decode and dim % min(step, RECOMMENDED_HEAD) != 0,
     )
 
 
