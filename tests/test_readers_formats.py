@@ -1125,6 +1125,27 @@ def test_maxtexts_base_file_of_2024_has_a_shared_expert_that_no_dense_layer_read
     assert reading.model == read_config({"base_emb_dim": 2048}).model
 
 
+def test_maxtexts_mistral_of_2024_has_experts_where_it_says_so() -> None:
+    sizes = {"decoder_block": "mistral", "base_emb_dim": 256, "base_num_query_heads": 2, "base_num_kv_heads": 2}
+    moe = {"num_experts": 8, "num_experts_per_tok": 2}
+    assert read_config(sizes).model == read_config({**sizes, "decoder_block": "llama2"}).model
+    assert read_config(sizes | moe).model == read_config({**sizes, **moe, "decoder_block": "mixtral"}).model
+
+
+def test_levanters_step_is_read_with_its_trainers_defaults() -> None:
+    model = {"type": "gpt2", "hidden_dim": 128, "num_heads": 4, "vocab_size": 1000}
+    usual = {"zero": 3, "checkpointing": "full", "dtype": "fp32"}
+    assert read_config({"model": model}).workload == usual
+    axes = {"model_axis_size": 4, "tensor_parallel_axes": ["mlp", "heads"]}
+    held = {"model": {**model, "gradient_checkpointing": False}, "trainer": {"mp": "p=f32,c=bfloat16", **axes}}
+    found = read_config({**held, "optimizer": {"type": "sophia-h"}})
+    assert found.workload == {"zero": 3, "dtype": "bf16", "t": 4}
+    assert [one.key for one in found.unread] == ["optimizer.type"]
+    assert any(
+        "model_axis_size" in one for one in read_config({"model": model, "trainer": {"model_axis_size": 4}}).notes
+    )
+
+
 @pytest.mark.parametrize(("said", "phase"), [("eval_only = True", "prefill"), ("eval_only = False", None)])
 def test_nanogpts_evaluation_runs_forward_alone(said: str, phase: str | None) -> None:
     text = f"batch_size = 8\n{said}\ninit_from = 'gpt2'\n"

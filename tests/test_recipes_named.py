@@ -66,6 +66,14 @@ peft: {{lora_r: 16, q_lora: true}}""",
         "dp_shard_size: 4, fsdp_config: {activation_checkpointing: true, sharding_strategy: FULL_SHARD}}",
         {"b": 2, "s": 512, "checkpointing": "full", "d": 4, "zero": 3},
     ),
+    "axolotl's plugin, whose loss is fused": (
+        f"base_model: {QWEN}\nsequence_len: 512\nplugins: [a.cut_cross_entropy.CutCrossEntropyPlugin]",
+        {"s": 512, "loss": "fused"},
+    ),
+    "swift's megatron": (
+        f"model: {QWEN}\ntuner_type: full\nmicro_batch_size: 1\nglobal_batch_size: 4",
+        {"b": 1, "global_batch": 4},
+    ),
     "axolotl's FSDP that offloads": (
         f"{{base_model: {QWEN}, sequence_len: 512, fsdp: [full_shard], fsdp_config: {{fsdp_offload_params: true}}}}",
         {"s": 512, "zero": 3, "offload": 1, "offload_params": 1},
@@ -399,6 +407,9 @@ ARGS = f'"--model", {QWEN}, --tensor-parallel-size, 4, --port, "8000"'
         (f"deployment: [{{server_cmd: vllm serve {QWEN} --port 80 --tensor-parallel-size 4}}]", 4),
         (f"docker_server: {{start_command: sh -c 'vllm serve {QWEN} --tensor-parallel-size 4'}}", 4),
         (f"envs: {{M: {QWEN}, N: 2}}\nrun: |\n  vllm serve $M --tensor-parallel-size $N", 2),
+        (f"env: {{T: {{secret: T}}, M: {QWEN}}}\nrun: [{{command: 'vllm serve $M --tensor-parallel-size 2'}}]", 2),
+        (f"services: {{m: {{environment: ['M={QWEN}', D], command: --model $M --port 80}}}}", 1),
+        (f"vllm: {{replicaCount: 1, model: {{name: {QWEN}}}, tensorParallelSize: 2}}", 2),
         (f"run: lmdeploy serve api_server {QWEN} --tp 2 --server-port 80", 2),
         (f"services: {{vllm: {{image: vllm/vllm-openai, command: --model {QWEN} --port 8000}}}}", 1),
         (f"services: {{m: {{type: vllm, model: {QWEN}, tensor_parallel_size: 4}}}}", 4),
@@ -477,6 +488,8 @@ parameters: {{model_id: {{value: {QWEN}}}, micro_batch_size: {{value: 2}}, max_s
         (f"critic: {{model_name_or_path: {QWEN}}}", "critic.model_name_or_path"),
         ("adv_estimator: gae", "adv_estimator"),
         ("kl_loss_coef: 0.1", "kl_loss_coef"),
+        ("training: {method: rlhf}", "training.method"),
+        ("training: {ppo_epochs: 4}", "training.ppo_epochs"),
         ("use_dora: true", "use_dora"),
         ("peft: {exclude_modules: ['*out_proj*']}", "peft.exclude_modules"),
         ("megatron_cfg: {num_layers_in_last_pipeline_stage: 9}", "megatron_cfg.num_layers_in_last_pipeline_stage"),
@@ -497,6 +510,7 @@ def test_what_a_recipe_runs_besides_its_step_is_named(text: str, key: str, tmp_p
         ("pure_bf16: true", {"precision": "bf16", "optimizer": "adamw-bf16"}),
         ("use_muon: true", {"optimizer": "muon"}),
         ("enable_liger_kernel: true", {"loss": "fused"}),
+        ("optim: adamw_torch_8bit", {"optimizer": "adamw-8bit"}),
         ("attn_implementation: eager", {"attention": "eager"}),
         ("flash_attn: disabled", {"attention": "eager"}),
         ("flash_attn: fa2", {}),
@@ -1760,6 +1774,8 @@ tokens: {micro_batch_size: 2, batch_accumulation_per_replica: 8, sequence_length
 def test_all_that_nanotron_says_of_a_step_is_read(tmp_path: Path) -> None:
     reading = read(tmp_path, NANOTRON % ("float16", "adamW"))
     said = {"b": 2, "s": 32, "global_batch": 64, "t": 2, "p": 1, "d": 4, "cp": 2, "zero": 1, "dtype": "fp16"}
+    whole = NANOTRON.replace("tp: 2", "tp: 2, tp_mode: REDUCE_SCATTER")
+    assert read(tmp_path, whole % ("float16", "adamW")).workload["sequence_parallel"]
     assert reading.workload == said | {"checkpointing": "full", "reduces": "fp32"}
     assert not reading.unread
     assert [one.key for one in read(tmp_path, NANOTRON % ("bfloat16", "own")).unread] == [

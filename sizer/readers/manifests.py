@@ -5,6 +5,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from shapes.frozen import Values, Words
+
 from .loading import parse_yaml
 from .reading import FORMATS, Config, at, snaked
 
@@ -17,23 +19,32 @@ _SERVED = r"(?m)(^vllm serve \S+ --port 8000$)\n+(?=--(?!model))"
 
 
 def script(config: Config) -> str:
-    """The commands of containers and of models to serve, a line each; a task's own script after its variables."""
-    if isinstance(task := config.get("run"), str):
-        given = config.get("envs")
-        pairs = {"SKYPILOT_NODE_RANK": 0, **(given if isinstance(given, Mapping) else {})}.items()
-        return "\n".join([*(f"{key}={shlex.quote(str(one))}" for key, one in pairs), task])
-    return re.sub(_SERVED, r"\1 ", "\n".join(_commands(config))).strip()
+    """The commands of containers and tasks and of models to serve, a line each, their variables before them."""
+    above = {"SKYPILOT_NODE_RANK": "0"} if "run" in config else {}
+    return re.sub(_SERVED, r"\1 ", "\n".join(_commands(config, above))).strip()
 
 
-def _commands(value: Any) -> Iterator[str]:
+def _environment(value: Config) -> Words:
+    """The variables that a container, a service or a task is given: a mapping, or a list of names and values."""
+    found = Values()
+    for said in map(value.get, ("env", "envs", "environment")):
+        found |= said if isinstance(said, Mapping) else {}
+        for one in _listed(said):
+            if isinstance(one, str):
+                key, _, found[key] = one.partition("=")
+            elif isinstance(one, Mapping) and "value" in one:  # others have it elsewhere (valueFrom)
+                found[str(one.get("name"))] = one["value"]
+    return {key: str(one) for key, one in found.items()}
+
+
+def _commands(value: Any, above: Words) -> Iterator[str]:
+    """The commands of a section and of those in it, which are given the variables from ``above`` too."""
     if isinstance(value, Mapping):
-        env = {
-            str(one.get("name")): str(one["value"])
-            for one in _listed(value.get("env"))
-            if isinstance(one, Mapping) and "value" in one
-        }
+        env = _environment(value)
+        above = {**above, **env}
         named = [one for key in _TABLE["models"] if re.fullmatch(_NAME, one := str(at(value, key)))]
-        words = [f"{key}={shlex.quote(one)}" for key, one in env.items() if value.get("command")]
+        task = [one for one in [value.get("run")] if isinstance(one, str)]
+        words = [f"{key}={shlex.quote(one)}" for key, one in above.items() if task or value.get("command")]
         words += [f"vllm serve {one} --port 8000" for one in named]
         words += [
             f"vllm serve {nim[1]} --port 8000 --quantization profile"
@@ -44,15 +55,15 @@ def _commands(value: Any) -> Iterator[str]:
         if re.search("text-generation|tgi", str(value.get("image"))):  # it takes its options of the environment too
             words += [f"--{key.lower()}={shlex.quote(one)}" for key, one in env.items()]
         words += [one for one in env.values() if one.startswith("--")]  # VLLM_ADDITIONAL_ARGS
-        said = " ".join(words + [one for key in _TABLE["words"] for one in _words(value.get(key))])
-        yield re.sub(r"\$\((\w+)\)", lambda found: env.get(found[1], found[0]), said)  # as Kubernetes puts it in
+        said = " ".join(words + task + [one for key in _TABLE["words"] for one in _words(value.get(key))])
+        yield re.sub(r"\$\((\w+)\)", lambda found: above.get(found[1], found[0]), said)  # as Kubernetes puts it in
         value = [
             parse_yaml(str(one)) if key == "serveConfigV2" else one
             for key, one in value.items()
             if key != "model" or not named
         ]
     for one in _listed(value):
-        yield from _commands(one)
+        yield from _commands(one, above)
 
 
 def _listed(value: Any) -> list[Any]:
