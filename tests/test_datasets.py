@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import os
 import zlib
@@ -17,7 +16,7 @@ from click.testing import CliRunner
 
 from shapes.device import load_device
 from shapes.errors import InputError
-from shapes.measure.dataset import ROWS, SIDECAR, Exchanged, export_dataset, import_dataset, objection, read_datasets
+from shapes.measure.dataset import ROWS, Exchanged, export_dataset, import_dataset, objection, read_datasets
 from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job, MemoryBound
 from shapes.measure.record import Measurement, checked_row, summary_fields
@@ -72,16 +71,12 @@ ROWS_OF_ONE = [at_half_the_peak(k) for k in range(1024, 4096, 64)]
 
 
 def only(folder: Path) -> Path:
-    (found,) = folder.rglob(SIDECAR)
-    return found.parent
+    (found,) = folder.rglob(ROWS)
+    return found
 
 
-def rewritten(folder: Path, **changes: Any) -> None:
-    """The sidecar with changes, its hash right again."""
-    path = only(folder) / SIDECAR
-    sidecar = json.loads(path.read_text()) | changes
-    sidecar["files"] = {ROWS: hashlib.sha256((path.parent / ROWS).read_bytes()).hexdigest()}
-    path.write_text(json.dumps(sidecar))
+def listed(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in gzip.decompress(only(folder).read_bytes()).splitlines()]
 
 
 def imported(folder: Path, store: Store) -> list[Exchanged]:
@@ -107,19 +102,20 @@ def test_what_is_exported_comes_back_as_it_was_but_for_what_is_private(tmp_path:
 
 def test_nothing_private_is_in_any_file(tmp_path: Path) -> None:
     export_dataset([*ROWS_OF_ONE, row(product(8), 1e-5, status="error", message="/home/me/x failed")], tmp_path)
-    text = gzip.decompress((only(tmp_path) / ROWS).read_bytes()).decode() + (only(tmp_path) / SIDECAR).read_text()
+    text = json.dumps(listed(tmp_path))
     for private in ("10.1.2.3", "secret-host", "b1f4-serial", "a private label", "/home/me"):
         assert private not in text
 
 
-def test_the_sidecar_says_how_the_rows_came_about(tmp_path: Path) -> None:
+def test_each_row_says_how_it_came_about(tmp_path: Path) -> None:
     export_dataset(ROWS_OF_ONE, tmp_path)
-    sidecar = json.loads((only(tmp_path) / SIDECAR).read_text())
-    assert (sidecar["sku"], sidecar["driver"]) == ("NVIDIA H100 80GB HBM3", "570.86.15")
-    assert sidecar["libraries"] == {"cuda": "12.8", "torch": "2.9.0"}
-    assert sidecar["control"]["m"] == 4096
-    assert sidecar["files"][ROWS] == hashlib.sha256((only(tmp_path) / ROWS).read_bytes()).hexdigest()
-    assert len(sidecar["cards"]) == 1
+    for one in listed(tmp_path):
+        said = one["environment"]
+        assert (said["device"], said["driver"]) == ("NVIDIA H100 80GB HBM3", "570.86.15")
+        assert said["versions"] == {"cuda": "12.8", "torch": "2.9.0"}
+        assert (said["harness"], said["host"]["cores"]) == (H100.harness, 96)
+        assert (one["control_s"], one["clocks"]["power_limit_w"]) == (CONTROL_S, 700.0)
+    assert len({one["environment"]["uuid"] for one in listed(tmp_path)}) == 1
 
 
 def test_a_device_and_environment_each_have_a_folder(tmp_path: Path) -> None:
@@ -219,55 +215,48 @@ def test_a_device_without_a_data_sheet_is_said_to_be_held_against_no_peak(tmp_pa
     assert answer.notes == ("no data sheet of this device is known: rates were held against no peak",)
 
 
-def broken_rows(folder: Path) -> None:
-    (only(folder) / ROWS).write_bytes(b"PAR1 no")
-
-
-def other_rows(folder: Path) -> None:
-    broken_rows(folder)
-    rewritten(folder)
-
-
-def column(folder: Path, name: str, value: Any) -> None:
+def changed(folder: Path, name: str, value: Any) -> None:
     """Every row's value of a column; None: the column is gone."""
-    path = only(folder) / ROWS
-    rows = [json.loads(line) | {name: value} for line in gzip.decompress(path.read_bytes()).splitlines()]
+    rows = [one | {name: value} for one in listed(folder)]
     kept = ({key: own for key, own in row.items() if own is not None} for row in rows)
-    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in kept).encode()))
-    rewritten(folder)
+    only(folder).write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in kept).encode()))
+
+
+def flipped(folder: Path) -> None:
+    """One bit in the middle of the file."""
+    data = bytearray(only(folder).read_bytes())
+    data[len(data) // 2] ^= 1
+    only(folder).write_bytes(data)
 
 
 def endless(folder: Path) -> None:
-    (only(folder) / ROWS).write_bytes(gzip.compress(b" " * 2**25 + b"\n"))
-    rewritten(folder)
+    only(folder).write_bytes(gzip.compress(b" " * 2**25 + b"\n"))
 
 
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
         (endless, "expected at most 1 MiB"),
-        (lambda folder: column(folder, "clocks", {"throttle": 5}), "clocks.throttle = 5: expected a list of texts"),
-        (lambda folder: column(folder, "clocks", {"power_limit_w": "x"}), "expected a finite number"),
-        (lambda folder: column(folder, "samples", [1e200] * 3), "samples = [1e+200, 1e+200, 1e+200]: expected a list"),
-        (lambda folder: column(folder, "drift", -1e300), "drift = -1e+300: expected a finite number below 1e+21"),
-        (lambda folder: column(folder, "created", 1e300), "created = 1e+300: expected seconds since 1970"),
-        (broken_rows, "is not the file dataset.json was written for: their hashes differ"),
-        (other_rows, "expected gzip"),
-        (lambda folder: column(folder, "flops", None), "line 1: flops: expected a whole number"),
-        (lambda folder: column(folder, "seconds", -1.0), "line 1: seconds = -1.0: expected a positive number"),
-        (lambda folder: rewritten(folder, format=9), "format = 9: expected format 2"),
-        (lambda folder: rewritten(folder, driver="1.0"), "identity: does not follow"),
-        (lambda folder: rewritten(folder, libraries=3), "expected SKU, driver, libraries"),
-        (lambda folder: (only(folder) / SIDECAR).write_text("[1]"), "format"),
-        (lambda folder: (only(folder) / SIDECAR).write_text("{"), "expected a JSON object"),
-        (lambda folder: (only(folder) / ROWS).unlink(), "cannot be read"),
+        (lambda folder: changed(folder, "clocks", {"throttle": 5}), "clocks.throttle = 5: expected a list of texts"),
+        (lambda folder: changed(folder, "clocks", {"power_limit_w": "x"}), "expected a finite number"),
+        (lambda folder: changed(folder, "samples", [1e200] * 3), "samples = [1e+200, 1e+200, 1e+200]: expected a list"),
+        (lambda folder: changed(folder, "drift", -1e300), "drift = -1e+300: expected a finite number below 1e+21"),
+        (lambda folder: changed(folder, "created", 1e300), "created = 1e+300: expected seconds since 1970"),
+        (lambda folder: only(folder).write_bytes(b"PAR1 no\n"), "line 1: expected JSON lines of `sizer store export`"),
+        (flipped, "expected gzip"),
+        (lambda folder: changed(folder, "flops", None), "line 1: flops: expected a whole number"),
+        (lambda folder: changed(folder, "seconds", -1.0), "line 1: seconds = -1.0: expected a positive number"),
+        (lambda folder: changed(folder, "environment", None), "line 1: environment: expected an object"),
+        (lambda folder: changed(folder, "environment", {"device": "x"}), "environment.versions: expected an object"),
+        (lambda folder: only(folder).write_bytes(gzip.compress(b"[1]\n")), "line 1: expected JSON lines"),
+        (lambda folder: only(folder).write_bytes(gzip.compress(b"{\n")), "line 1: expected JSON lines"),
+        (lambda folder: only(folder).unlink(), "expected a folder of datasets"),
     ],
 )
 def test_a_damaged_dataset_is_one_line_and_adds_nothing(
     tmp_path: Path, damage: Any, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("record", "dataset"):
-        monkeypatch.setattr(f"shapes.measure.{module}.MAX_IMPORT", 2**20)
+    monkeypatch.setattr("shapes.measure.record.unpacked.__defaults__", (2**20,))
     export_dataset(ROWS_OF_ONE, tmp_path / "d")
     damage(tmp_path / "d")
     command = ["store", "--store", str(tmp_path / "s.db"), "import", str(tmp_path / "d")]

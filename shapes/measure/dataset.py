@@ -1,10 +1,9 @@
-"""Measurements to share: a folder by device and environment, rows and a sidecar that says how they came about.
+"""Measurements to share: a folder by device and environment.
 
-    DIR/<device>/<identity>/rows.jsonl.gz  a row a measurement, samples included
-    DIR/<device>/<identity>/dataset.json   SKU, units, clocks, power limit, driver, libraries, harness, control, hashes
+    DIR/<device>/<identity>/rows.jsonl.gz  a row a measurement: samples, clocks, power limit, driver, libraries, harness
 
 Names of a person's machines are not exported: hosts, labels and messages are left out, cards are numbered by a hash.
-Rows are checked whole (``record``), against the sidecar's hash and against what a device can do (``objection``).
+Rows are checked whole (``record``), and against what a device can do (``objection``).
 """
 
 import gzip
@@ -12,7 +11,6 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
@@ -20,29 +18,25 @@ from pathlib import Path
 import numpy as np
 
 from shapes.device import Device
-from shapes.errors import DAMAGED, InputError, make_folder, read_bounded, read_text, refuse, write_whole
-from shapes.frozen import Named, Names, Values, frozen
+from shapes.errors import InputError, decoded, make_folder, refuse, write_whole
+from shapes.frozen import Names, Values, frozen
 
 from . import record
 from .environment import Environment
-from .in_process import control_of
-from .record import MAX_IMPORT, Measurement, packed_lines, read_export
+from .record import Measurement, read_export, unpacked
 from .stats import summarise
 from .store import Store
 
-FORMAT = 2
-ROWS, SIDECAR = "rows.jsonl.gz", "dataset.json"
+ROWS = "rows.jsonl.gz"
 #: Fields of an environment's host that are shared.
 OF_HOST = ("python", "cpu", "cores", "multiprocessors", "memory_bytes")
-#: Bytes of a sidecar: it grows with nothing but the number of cards.
-_MAX_SIDECAR = 2**22
 #: Columns of a row that are shared.
 _SHARED = tuple(name for name in record.COLUMNS if name not in ("environment", "label", "message"))
 
 
 @frozen
 class Dataset:
-    """One device in one environment: what its sidecar says and its rows. ``path``: its folder, or another's file."""
+    """The rows of one device in one environment. ``path``: its folder, or another program's file."""
 
     path: Path
     environment: Environment
@@ -65,21 +59,24 @@ class Exchanged:
     notes: Names = ()
 
 
+def by_environment(measurements: Iterable[Measurement], path: Path) -> Iterator[Dataset]:
+    """``measurements`` of the file or folder ``path``, a dataset for each device and environment."""
+    by = attrgetter("environment.identity")
+    for _, listed in groupby(sorted(measurements, key=by), by):
+        group = tuple(listed)
+        yield Dataset(path, group[0].environment, group)
+
+
 def export_dataset(measurements: Iterable[Measurement], folder: Path) -> tuple[Exchanged, ...]:
     """``measurements`` as datasets under ``folder``, by device and environment."""
-    by, written = attrgetter("environment.identity"), []
-    for identity, listed in groupby(sorted(measurements, key=by), by):
-        group = list(listed)
-        environment = group[0].environment
-        path = folder / slug(environment) / identity
+    written = []
+    for one in by_environment(measurements, folder):
+        path = folder / slug(one.environment) / one.environment.identity
         make_folder(path)
-        rows = sorted(group, key=lambda one: (one.key, one.created, one.uid))
-        lines = "".join(json.dumps(_row(one), sort_keys=True) + "\n" for one in rows)
-        content = gzip.compress(lines.encode(), mtime=0)
-        write_whole(path / ROWS, content)
-        sidecar = {**_sidecar(environment, rows), "files": {ROWS: hashlib.sha256(content).hexdigest()}}
-        write_whole(path / SIDECAR, (json.dumps(sidecar, indent=2, sort_keys=True) + "\n").encode())
-        written.append(Exchanged(str(path), environment.device, len(rows)))
+        rows = sorted(one.measurements, key=attrgetter("key", "created", "uid"))
+        lines = "".join(json.dumps(_row(row), sort_keys=True) + "\n" for row in rows)
+        write_whole(path / ROWS, gzip.compress(lines.encode(), mtime=0))
+        written.append(Exchanged(str(path), one.environment.device, len(rows)))
     return tuple(written)
 
 
@@ -91,82 +88,28 @@ def slug(environment: Environment) -> str:
 
 
 def _row(one: Measurement) -> Values:
-    row = one.row()
-    return {name: row[name] for name in _SHARED} | {"card": _card(one.environment)}
-
-
-def _card(environment: Environment) -> str | None:
-    return hashlib.sha256(environment.uuid.encode()).hexdigest()[:12] if environment.uuid else None
-
-
-def _sidecar(environment: Environment, rows: Sequence[Measurement]) -> Values:
-    """Facts that the rows share; those that differ between them (clocks, the control's time, outcomes) are in them."""
-    measured = [one.created for one in rows]
-    return {
-        "format": FORMAT,
-        "sku": environment.device,
-        "identity": environment.identity,
-        "driver": environment.driver,
-        "threads": environment.threads,
-        "load": environment.load,
-        "libraries": dict(environment.versions),
-        "harness": environment.harness,
-        "host": {key: environment.host.get(key) for key in OF_HOST},
-        "control": control_of(cpu=environment.cpu).describe(),
-        "rows": len(rows),
-        "cards": sorted(filter(None, {_card(one.environment) for one in rows})),
-        "measured": [datetime.fromtimestamp(when, UTC).isoformat() for when in (min(measured), max(measured))],
-    }
+    """What is shared of a row: the card as a hash of its number, and of its host the facts that times depend on."""
+    row, environment = one.row(), one.environment
+    card = hashlib.sha256(environment.uuid.encode()).hexdigest()[:12] if environment.uuid else None
+    host = {key: environment.host.get(key) for key in OF_HOST}
+    return {name: row[name] for name in _SHARED} | {"environment": {**row["environment"], "uuid": card, "host": host}}
 
 
 def read_datasets(folder: Path) -> tuple[Dataset, ...]:
-    """Every dataset under ``folder``; InputError where there is none, or where a file is not what its sidecar says."""
+    """Every dataset under ``folder``; InputError where there is none, or where a row is not as it is written."""
     try:
-        found = sorted(filter(Path.is_file, folder.rglob(SIDECAR))) if folder.is_dir() else []
+        found = sorted(folder.rglob(ROWS)) if folder.is_dir() else []
     except OSError as error:  # a folder below that comes and goes (/proc), or cannot be read
         raise InputError(f"cannot be read: {error.strerror}", where=str(folder)) from None
-    refuse(not found, f"expected a folder of datasets ({SIDECAR} and {ROWS})", where=str(folder))
-    return tuple(_read(path.parent) for path in found)
+    refuse(not found, f"expected a folder of datasets ({ROWS})", where=str(folder))
+    return tuple(chain.from_iterable(map(_read, found)))
 
 
-def _read(folder: Path) -> Dataset:
-    where = str(folder / SIDECAR)
-    text = read_text(where, _MAX_SIDECAR)
-    try:
-        sidecar = json.loads(text)
-    except (ValueError, RecursionError):
-        raise InputError("expected a JSON object", where=where) from None
-    version = sidecar.get("format") if isinstance(sidecar, dict) else None
-    refuse(version != FORMAT, f"expected format {FORMAT}", "format", version, where=where)
-    rows = folder / ROWS
-    at = str(rows)
-    refuse(not rows.is_file(), "cannot be read: expected a file", where=at)  # a pipe may never end
-    content = read_bounded(rows, MAX_IMPORT)
-    refuse(
-        sidecar.get("files") != {ROWS: hashlib.sha256(content).hexdigest()},
-        f"is not the file {SIDECAR} was written for: their hashes differ",
-        where=at,
-    )
-    environment = _environment(sidecar, where)
-    return Dataset(folder, environment, tuple(read_export(packed_lines(content, at), at, environment)))
-
-
-def _environment(sidecar: Named, where: str) -> Environment:
-    try:
-        own = {key: sidecar[key] for key in ("driver", "threads", "harness", "host")}
-        own |= {"load": sidecar.get("load"), "device": str(sidecar["sku"]), "versions": sidecar["libraries"]}
-        found = Environment.from_dict(own)
-    except DAMAGED as error:
-        raise InputError(
-            f"expected SKU, driver, libraries, threads, harness and host ({error!r})", where=where
-        ) from None
-    refuse(
-        found.identity != sidecar.get("identity"),
-        "does not follow from SKU, driver, libraries and harness",
-        "identity",
-        where=where,
-    )
-    return found
+def _read(path: Path) -> Iterator[Dataset]:
+    where = str(path)
+    refuse(not path.is_file(), "cannot be read: expected a file", where=where)  # a pipe may never end
+    rows = decoded(unpacked(where), where).rpartition("\n")[0].split("\n")
+    return by_environment(read_export(rows, where), path.parent)
 
 
 def import_dataset(dataset: Dataset, store: Store) -> Exchanged:

@@ -15,8 +15,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from shapes.errors import DAMAGED, InputError, decoded, refuse, within
-from shapes.frozen import Named, Names, Values, frozen, replace
+from shapes.errors import DAMAGED, InputError, read_bounded, refuse, within
+from shapes.frozen import Named, Names, Values, frozen
 from shapes.toml_table import LARGEST
 
 from .environment import Environment
@@ -178,28 +178,22 @@ def summary_fields(samples: Array, confidence: float = CONFIDENCE) -> Values:
     return {name: getattr(summary, name) for name in ("seconds", "low", "high", "drift", "correlation")}
 
 
-def unpacked(data: bytes, most: int, where: str) -> bytes:
-    """Bytes that gzip packed, maybe cut in the middle; InputError for what it did not, or more than ``most`` bytes."""
-    stream = zlib.decompressobj(wbits=31)
+def unpacked(where: str, most: int = MAX_IMPORT) -> bytes:
+    """The bytes of a file, unpacked where gzip packed them; one that was cut ends there.
+
+    InputError for a damaged file, and for more than ``most`` bytes.
+    """
+    data, stream = read_bounded(where, most), zlib.decompressobj(wbits=31)
     try:
-        found = stream.decompress(data, most)
+        found = stream.decompress(data, most) if data.startswith(b"\x1f\x8b") else data
     except zlib.error as error:
         raise InputError(f"expected gzip ({error})", where=where) from None
     refuse(stream.unconsumed_tail or len(data) > most, f"expected at most {most / 2**20:g} MiB", where=where)
     return found
 
 
-def packed_lines(data: bytes, where: str) -> list[str]:
-    """The lines of rows packed by gzip (`bench --out`): those that are whole."""
-    found = unpacked(data, MAX_IMPORT, where)
-    return decoded(found[: found.rfind(b"\n") + 1], where).split("\n")
-
-
-def read_export(lines: Iterable[str], where: str, of: Environment | None = None) -> Iterator[Measurement]:
-    """Measurements from the JSON lines of ``sizer store export``; InputError naming the line and key that is wrong.
-
-    ``of``: the environment of rows that hold nothing of it but their ``card``.
-    """
+def read_export(lines: Iterable[str], where: str) -> Iterator[Measurement]:
+    """Measurements from the JSON lines of ``sizer store export``; InputError naming the line and key that is wrong."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -212,8 +206,6 @@ def read_export(lines: Iterable[str], where: str, of: Environment | None = None)
                 raise InputError(
                     "expected JSON lines of `sizer store export`, or a program's file (`sizer store import --help`)"
                 )
-            if of:
-                row["environment"] = replace(of, uuid=row.get("card")).to_dict()
             found = checked_row(row)
         yield found
 

@@ -16,13 +16,13 @@ import click
 
 import sizer
 from shapes.device import load_device
-from shapes.errors import InputError, decoded, read_bounded, read_text, refuse
+from shapes.errors import InputError, decoded, read_bounded, refuse
 from shapes.frozen import Ints, Named, Values, given
 from shapes.measure import Progress, Settings
 from shapes.measure.dataset import Dataset, export_dataset, import_dataset, import_rows, read_datasets
 from shapes.measure.jobs import PartName
 from shapes.measure.others import read_others
-from shapes.measure.record import MAX_IMPORT, Measurement, read_export, unpacked
+from shapes.measure.record import Measurement, read_export, unpacked
 from shapes.measure.runner import ordered
 from shapes.measure.store import Store
 from shapes.measure.suite import Suite, values_of
@@ -206,7 +206,7 @@ def list_(asked: Asked) -> None:
 def export(asked: Asked) -> None:
     """Write measurements as JSON lines (which alone can be imported), JSON or CSV.
 
-    --dataset: packed rows by device and environment, each with a sidecar (reports/datasets.md), which import takes too.
+    --dataset: packed rows by device and environment, which import takes too (reports/datasets.md).
     """
     if asked.dataset is None:
         asked.answer(_stored(asked))
@@ -248,12 +248,9 @@ def _measured(name: str, opened: ExitStack, asked: Named) -> list[Measurement] |
         return read_datasets(Path(name))
     if read_bounded(name, 5) == b"SQLite":
         return list(opened.enter_context(Store.open(name, create=False, write=False)).measurements())
-    if packed := name.endswith(".gz"):
-        text = decoded(unpacked(read_bounded(name, MAX_IMPORT), MAX_IMPORT, name), name)
-    else:
-        text = read_text(name, MAX_IMPORT)
+    text = decoded(unpacked(name), name)
     # Rows that were packed as they came may have no end.
-    rows = text.rpartition("\n")[0] if packed else text
+    rows = text.rpartition("\n")[0] if name.endswith(".gz") else text
     return read_others(text, name, asked) or list(read_export(rows.split("\n"), name))
 
 
