@@ -34,6 +34,14 @@ def test_no_change_is_the_same_model() -> None:
         assert resize(model, **dimensions(model)) == model
 
 
+def test_rotated_channels_stay_where_the_file_says_how_many() -> None:
+    codegen = {"model_type": "codegen", "n_embd": 2560, "n_layer": 32, "vocab_size": 51200, "rotary_dim": 64}
+    assert resize(read_model({**codegen, "n_head": 32}).model, heads=20) == read_model({**codegen, "n_head": 20}).model
+    neox = {"model_type": "gpt_neox", "hidden_size": 2560, "num_hidden_layers": 32, "rotary_pct": 0.25}
+    shared = resize(read_model({**neox, "num_attention_heads": 32}).model, heads=20)
+    assert shared == read_model({**neox, "num_attention_heads": 20}).model
+
+
 def test_head_dim_and_key_value_heads_follow_the_heads_at_constant_hidden_size() -> None:
     model = resize(gpt3_2_7b(), heads=20)
     assert dimensions(model) == {**dimensions(gpt3_2_7b()), "heads": 20, "kv_heads": 20, "head_dim": 128}

@@ -287,6 +287,20 @@ def test_of_values_of_one_field_the_one_that_mends_most_is_offered() -> None:
     assert (split.codes, [one.change for one in split.suggestions]) == (("SZ115", "SZ106"), [{"tp": 1, "dp": 64}])
 
 
+def test_nothing_is_said_of_blocks_over_ranks_that_cannot_run() -> None:
+    report = sizer.check("mosaicml/mpt-7b-chat", device="mi300x", t=3, b=1, s=2048, dtype="fp8")
+    assert [one.codes for one in report.findings if one.severity != "info"] == [("SZ105",)]
+
+
+def test_no_width_is_offered_that_the_file_has_no_key_for() -> None:
+    # MPT says its width as a multiple of the hidden size.
+    mpt = {"model_type": "mpt", "d_model": 4112, "n_heads": 16, "n_layers": 32, "vocab_size": 50432}
+    report = sizer.check({**mpt, "expansion_ratio": 4}, t=8, b=1, s=2048, dtype="fp8")
+    offered = {key for found in report.findings for one in found.suggestions for key in one.change}
+    assert offered
+    assert "d_ff" not in offered
+
+
 def test_devices_that_do_not_come_out_keep_degrees_or_take_powers_of_two() -> None:
     report = sizer.check(GPT2, gpus=264, t=2, p=2, cp=4, d=16, b=1, s=1024)
     (devices,) = [one for one in report.findings if one.code == "SZ120"]

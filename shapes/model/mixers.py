@@ -214,16 +214,16 @@ class AttentionShape:
 
     ``head_dim`` is what the configuration declares, never h / a. ``window`` keys a query sees (None: all).
     ``qk_norm`` "head": one weight of head_dim shared by all heads; "full": a weight for every head's every channel.
-    ``sinks``: one learned logit a head (gpt-oss). ``rotary_dim`` channels are rotated (0: none). ``gate`` on the
-    output: as wide as the queries and projected with them (qwen3_next), as wide and of a matrix apart (afmoe), or one
-    number a head (step3p7). ``keys_values``: of a matrix each, halves of one, values of the keys' matrix (gemma4),
-    or an earlier layer's keys and values (gemma3n). ``v_norm``: values are normed, without a weight.
-    ``inputs``: hidden sizes that the projections read (EAGLE-3's draft: 2). ``indexer`` chooses the keys. ``cores``:
-    times that the core runs, on parts of the values (diffllama: 2). ``q_lora_rank``: of a normed latent that the
-    queries come through (Step-3). ``reads``: channels that the projections read where that is another layer's hidden
-    size (None: ``inputs`` of the layer's own). ``tiles``: windows of an image that see themselves alone, rows that
-    queries and that keys have of a sequence (None: its tokens): more where windows are filled up, and fewer queries
-    where these are pooled (Hiera).
+    ``sinks``: one learned logit a head (gpt-oss). ``rotary_dim`` channels are rotated (0: none; as many in other head
+    dimensions if ``rotary_fixed``). ``gate`` on the output: as wide as the queries and projected with them
+    (qwen3_next), as wide and of a matrix apart (afmoe), or one number a head (step3p7). ``keys_values``: of a matrix
+    each, halves of one, values of the keys' matrix (gemma4), or an earlier layer's keys and values (gemma3n).
+    ``v_norm``: values are normed, without a weight. ``inputs``: hidden sizes that the projections read (EAGLE-3's
+    draft: 2). ``indexer`` chooses the keys. ``cores``: times that the core runs, on parts of the values (diffllama: 2).
+    ``q_lora_rank``: of a normed latent that the queries come through (Step-3). ``reads``: channels that the projections
+    read where that is another layer's hidden size (None: ``inputs`` of the layer's own). ``tiles``: windows of an image
+    that see themselves alone, rows that queries and that keys have of a sequence (None: its tokens): more where windows
+    are filled up, and fewer queries where these are pooled (Hiera).
     """
 
     heads: Count
@@ -238,6 +238,7 @@ class AttentionShape:
     window: int | None = None
     cross: bool = False
     rotary_dim: int = 0
+    rotary_fixed: bool = False
     qk_norm: QkNorm = "none"
     qk_norm_weights: int = 1
     sinks: bool = False

@@ -180,7 +180,7 @@ def _resized_attention(attention: AttentionShape | None, sizes: _Sizes) -> Atten
     resized: AttentionShape = _renewed(attention, sizes, heads="heads", kv_heads="kv_heads", head_dim="head_dim")
     return replace(
         resized,
-        rotary_dim=attention.rotary_dim * new // old,
+        rotary_dim=attention.rotary_dim if attention.rotary_fixed else attention.rotary_dim * new // old,
         v_head_dim=None if attention.v_head_dim == old else attention.v_head_dim,
     )
 

@@ -13,7 +13,7 @@ from math import inf
 from shapes.cost.constants import gemm_constants, least_certain
 from shapes.cost.corrections import family_table
 from shapes.device import Device
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from shapes.frozen import Names, Numbers, Values, frozen, replace, without
 from shapes.model.resize import DIMENSIONS, dimensions, resize
 from shapes.operators.parallel import split_problems
@@ -47,6 +47,9 @@ def changed_subject(subject: Subject, change: Change) -> Subject:
     dims, asked = dimensions_and_fields(change)
     model, held = subject.whole(), subject.dimensions
     keys = subject.reading.keys if subject.reading else {name: name for name in held}
+    refuse(
+        bool(keys) and not dims.keys() <= keys.keys(), "expected dimensions that the file has keys for", "change", dims
+    )
     # One key may set two dimensions (Jamba's MLPs and experts): both change.
     dims |= {other: dims[name] for name in [*dims] for other in held if name in keys and keys.get(other) == keys[name]}
     if "expert_d_ff" in dims and "shared_d_ff" in held and "shared_d_ff" not in keys:

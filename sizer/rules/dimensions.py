@@ -8,7 +8,7 @@ from shapes.dtypes import next_multiple
 from shapes.frozen import replace
 from shapes.model import AttentionShape, ModelShape, named
 from shapes.model.resize import Side, sides
-from shapes.operators.parallel import divides_over, head_counts, mlp_widths
+from shapes.operators.parallel import divides_over, head_counts, mlp_widths, runnable_split
 from shapes.operators.types import Product
 from shapes.recipes import RECIPES, Recipe, load_recipe
 from shapes.toml_table import DATA, content
@@ -394,7 +394,7 @@ RELEASED = "engines refuse it, pad it or take finer scales (`sizer deploy`)"
 
 
 def _cut_features(context: Context) -> Iterator[Finding]:
-    model, workload = context.whole, context.workload
+    model, workload = context.whole, runnable_split(context.whole, context.workload)
     recipe = workload.low_precision
 
     def whole(dimension: str, ranks: int) -> bool:
