@@ -4,8 +4,9 @@
 
 Sources: NVIDIA's aiconfigurator-core, generation_attention and generation_mla, of each device the kernel that serving
 software runs there. Held out are 30% of the shapes (heads, key heads, head dimension, requests), drawn by their hash.
-The form is that of shapes/cost/decode.py, which the fit calls. Three minutes. The latent tables of A100, L40S and RTX
-PRO 6000 Server are of today's choices; the others are of earlier ones (no block of 16 rows, no sequence left whole).
+The form is that of shapes/cost/decode.py, which the fit calls. Three minutes. The tables of B60 and the latent ones of
+A100, L40S and RTX PRO 6000 Server are of today's choices; the others are of earlier ones (no block of 16 rows, no
+sequence left whole).
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ KERNELS: dict[str, dict[str, tuple[str, str]]] = {
 }
 #: Kernels that do not always share keys among query heads; Intel's of the same name do.
 APART = (_FA2, _FA2_A100)
+#: Devices whose rows the host's jitter doubles here and there: a row is its fastest release's, as of experts.
+JITTERY = ("b60",)
 #: Where fits start; what is not here follows the device.
 START = {
     "launch_s": 1e-5,
@@ -84,6 +87,10 @@ START = {
 }
 #: Of kernels that do not always share keys: what bringing queries to their key head takes where they do.
 GATHER = {"gather_s": 5e-6}
+#: Query heads of a table that run another kernel than the others, and are left out: a single one that of plain
+#: attention (SGLang's decode_attention_fwd_normal), 128 one of their own, up to four times as fast (TensorRT-LLM's),
+#: which can have no price of its own where growth is to save nothing.
+APART_HEADS = {("latent_decode_bf16", name): 1 for name in WORKSTATION} | {("latent_decode_fp8", WORKSTATION[1]): 128}
 #: Rows of queries that a block may take: Triton's takes 16 (SGLang's decode_attention.py, BLOCK_H).
 ROWS = (16.0, 64.0, 128.0)
 #: What rows of a table differ in.
@@ -93,7 +100,7 @@ LATENT, ROTARY = 512, 64
 
 
 def rows(tables: Path, form: str, device: str) -> dict[CachedAttention, float]:
-    """Operators and their seconds: the median over releases."""
+    """Operators and their seconds: the median over releases, of JITTERY devices the least."""
     framework, kernel = KERNELS[form][device]
     latent, kv = form.startswith("latent"), form.rpartition("_")[2]
     name = "generation_mla" if latent else "generation_attention"
@@ -108,13 +115,16 @@ def rows(tables: Path, form: str, device: str) -> dict[CachedAttention, float]:
         for source, kept, b, heads, isl, step, own, d, window, ms in zip(
             *named, key_heads, dims, windows, columns["latency"], strict=True
         ):
+            if heads == APART_HEADS.get((form, device)):
+                continue
             if source != kernel or kept != {"bf16": "bfloat16", "fp8": "fp8"}[kv] or ms <= 0:
                 continue
             keys = min(isl + step, window or isl + step)
             shared, d_k, d_v = (1, LATENT + ROTARY, LATENT) if latent else (own or heads, d, d)
             one = CachedAttention("", b, heads, shared, 1, keys, d_k, d_v, latent, kv_dtype=kv, windowed=bool(window))
             found.setdefault(one, []).append(ms * 1e-3)
-    return {one: float(np.median(each)) for one, each in found.items()}
+    of_releases = min if device in JITTERY else np.median
+    return {one: float(of_releases(each)) for one, each in found.items()}
 
 
 def held_out(listed: list[CachedAttention]) -> NDArray[np.bool_]:

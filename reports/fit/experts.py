@@ -7,8 +7,9 @@ layer: both products, and what sizer lists apart (permuting, activation, quantis
 it is. Its tokens are spread evenly or by a power law, drawn as the collector draws it (ai-dynamo/aiconfigurator,
 collector/helper.py). The fit sees what a user gives of it: the rank's rows, its experts, the fullest one's load.
 Under expert parallelism the busiest rank was timed with all ranks' tokens at hand, which costs bytes of its own
-(``remote``, through the cache while they fit). Held out are 30% of the shapes (hidden, width, experts, top_k, split),
-drawn by their hash. The form is that of shapes/cost/experts.py, which the fit calls. Ten minutes.
+(``remote``: of several passes in a row, each of which may find its own in the cache, so that a few times its size comes
+from there). Held out are 30% of the shapes (hidden, width, experts, top_k, split), drawn by their hash.
+The form is that of shapes/cost/experts.py, which the fit calls. Ten minutes.
 """
 
 from __future__ import annotations
@@ -113,8 +114,9 @@ START = {
     "cache_power": 4.0,
     "q": 2.0,
 }
-#: How fast bytes of other ranks' tokens are, which no layer of sizer's holds: from memory and from the cache.
-REMOTE = ("remote_bytes_per_s", "remote_cached_bytes_per_s")
+#: How fast bytes of other ranks' tokens are, which no layer of sizer's holds: from memory and from the cache, and how
+#: many times its size comes from there.
+REMOTE = ("remote_bytes_per_s", "remote_cached_bytes_per_s", "remote_cache_share")
 ALPHA = {"balanced": 0.0, "power_law_1.01": 1.01, "power_law_1.2": 1.2}
 DRAWS = 8
 #: Rows that are fitted on at the most, drawn; fewer to choose the smallest tile by.
@@ -147,8 +149,8 @@ class Layers:
         """Seconds of the layers by these constants."""
         sizes = sizes_of(device)
         products = sum(sum(routed_parts(one, {**c, **sizes})) for one in (self.gate_up, self.down))
-        memory, cached = (c[key] for key in REMOTE)
-        rates = {"bandwidth_bytes_per_s": memory, "cache_bytes_per_s": cached, "cache_share": 1.0} | sizes
+        memory, cached, share = (c[key] for key in REMOTE)
+        rates = {"bandwidth_bytes_per_s": memory, "cache_bytes_per_s": cached, "cache_share": share} | sizes
         found: Array = products + self.apart_s + read_seconds(self.remote_bytes, rates)
         return found
 
@@ -282,7 +284,8 @@ def _fitted(some: Layers, device: Device, dtype: str, known: dict[str, Any]) -> 
     start = START | {
         "bandwidth_bytes_per_s": 0.8 * bandwidth,
         "cache_bytes_per_s": 2 * bandwidth,
-        **dict.fromkeys(REMOTE, bandwidth),
+        **dict.fromkeys(REMOTE[:2], bandwidth),
+        REMOTE[2]: 1.0,
         "flops_per_s": 0.6 * peak,
     }
     start = {key: value for key, value in start.items() if key not in known}
@@ -294,6 +297,7 @@ def _fitted(some: Layers, device: Device, dtype: str, known: dict[str, Any]) -> 
         "cache_bytes_per_s": (bandwidth, 20 * bandwidth),
         "cache_share": (0.05, 1.0),
         "cache_power": (1.0, 16.0),
+        REMOTE[2]: (0.2, 8.0),
         "row_reads": (1e-3, 3.0),
         "flops_per_s": (0.01 * peak, peak),
         "q": (1.0, 10.0),

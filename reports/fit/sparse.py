@@ -22,7 +22,7 @@ from scipy.optimize import least_squares
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fit.decode import sizes_of
+from fit.decode import BLACKWELL, sizes_of
 from fit.tables import main
 from shapes.cost.sparse import FORMS, Sizes
 from shapes.device import load_device
@@ -54,7 +54,8 @@ class Source(NamedTuple):
 
 def _scores(row: Mapping[str, Any]) -> Sizes | None:
     b, q, before = row["batch_size"], row["isl"], row["step"]
-    return Sizes(b * q, before + (q + 1) / 2, 32, 128, b, before + q)  # GLM-5 has 32 heads
+    # GLM-5 has 32 heads; one query is a decode step's, which another kernel scores.
+    return Sizes(b * q, before + (q + 1) / 2, 32, 128, b, before + q) if q > 1 else None
 
 
 def _paged(row: Mapping[str, Any]) -> Sizes | None:
@@ -106,8 +107,10 @@ def fit(name: str, sizes: list[Sizes], seconds: Array, device: Any) -> tuple[dic
     out = held_out(sizes)
     start = np.log(list(first.values()))
 
+    known = {"together": 2.0 if device.name in BLACKWELL else 1.0} if name == "sparse_attention" else {}
+
     def constants(logs: Array) -> dict[str, float]:
-        return dict(zip(first, np.exp(logs).tolist(), strict=True))
+        return dict(zip(first, np.exp(logs).tolist(), strict=True)) | known
 
     def off(logs: Array) -> Array:
         found: Array = np.log(sum(FORMS[name](table, constants(logs) | sizes_of(device))) / seconds)

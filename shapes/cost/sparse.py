@@ -45,23 +45,29 @@ def paid(blocks: Any, c: Named) -> Any:
 
 
 def _scores(one: Sizes, c: Numbers) -> Parts:
-    """Blocks of 4 queries walk the keys (DeepGEMM's fp8_mqa_logits)."""
+    """Blocks of 4 queries walk the keys (DeepGEMM's fp8_mqa_logits), whose reading that hides; scores are added."""
     block = 2 * 4 * one.heads * one.width * c["units"] / c["flops_per_s"]
     shared = np.clip(4 * one.sequences / one.queries, 1.0, 4.0)  # sequences of fewer queries share a block
     computing = paid(np.ceil(one.queries / 4), c) * (one.keys * shared + c["prologue_keys"]) * block
-    return c["launch_s"], read_seconds(_scored(one, one.length), c), computing
+    waiting = np.maximum(read_seconds(_keys(one), c) - computing, 0.0)
+    return c["launch_s"], waiting + read_seconds(_scored(one), c), computing
 
 
-def _scored(one: Sizes, length: Any) -> Any:
-    """Bytes of queries and keys, in fp8 with a key's scale, and of the scores written, of 4 each."""
-    return one.queries * (one.heads * one.width + 4 * one.keys) + one.sequences * length * (one.width + 4)
+def _keys(one: Sizes) -> Any:
+    """Bytes of the sequences' keys, in fp8 with a scale each."""
+    return one.sequences * one.length * (one.width + 4)
+
+
+def _scored(one: Sizes) -> Any:
+    """Bytes of queries, in fp8, and of the scores written, of 4 each."""
+    return one.queries * (one.heads * one.width + 4 * one.keys)
 
 
 def _paged(one: Sizes, c: Numbers) -> Parts:
     """A decode step's: each sequence's keys are read once, which many blocks share."""
     computing = 2 * one.queries * one.keys * one.heads * one.width / c["flops_per_s"]
     launch = c["launch_s"] + one.sequences * c["sequence_s"]
-    return launch, read_seconds(_scored(one, one.keys), c), computing
+    return launch, read_seconds(_scored(one) + _keys(one), c), computing
 
 
 def _top_k(one: Sizes, c: Numbers) -> Parts:
@@ -71,16 +77,21 @@ def _top_k(one: Sizes, c: Numbers) -> Parts:
     """
     many = np.clip((one.length - one.width) * one.sequences / one.queries, 0.0, 1.0)
     each = many * c["choice_s"] + one.keys * c["key_s"]
-    waves = np.maximum(one.queries / (2 * c["units"]), 1.0)
+    waves = np.maximum(one.queries / c["units"], 1.0)
     moving = 4 * one.queries * (one.keys + one.width) / c["bandwidth_bytes_per_s"]
     return c["launch_s"], moving, waves * each
 
 
 def _attention(one: Sizes, c: Numbers) -> Parts:
-    """A block for every query and 64 of its heads walks the keys it gathers (FlashMLA's sparse_fwd)."""
+    """``together`` units for every query and 64 of its heads walk all keys that it may choose (FlashMLA's sparse_fwd).
+
+    Of those that its sequence lacks none is gathered. Blackwell's waves end at half as many queries as units.
+    """
     block = 2 * 64 * one.width * c["units"] / c["flops_per_s"]
-    computing = paid(one.queries * np.ceil(one.heads / 64), c) * (one.keys + c["prologue_keys"]) * block
-    return c["launch_s"], one.queries * one.keys * one.width / c["bandwidth_bytes_per_s"], computing
+    blocks = c["together"] * one.queries * np.ceil(one.heads / 64)
+    computing = paid(blocks, c) * (one.keys + c["prologue_keys"]) * block / c["together"]
+    gathered = one.queries * np.minimum(one.keys, one.length) * one.width
+    return c["launch_s"], gathered / c["bandwidth_bytes_per_s"], computing
 
 
 #: Seconds of the launch, of moving and of arithmetic of one run, by its sizes and constants.
