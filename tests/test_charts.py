@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 import sizer
-from shapes.workload import Workload
 from sizer.answers.operator_table import ops
 from sizer.checking.findings import Checked
 from sizer.documents import seconds_text
-from sizer.documents.charts import Chart, timeline
+from sizer.documents.charts import Chart
 from sizer.documents.ops import roofline
 from sizer.documents.search import document, front
 from sizer.render import render
@@ -24,56 +23,6 @@ from sizer.searching.space import Limits
 CONFIGS = Path(__file__).parent / "data" / "configs"
 ODD = {"hidden_size": 5120, "num_attention_heads": 40, "num_key_value_heads": 8, "num_hidden_layers": 8}
 ODD |= {"model_type": "llama", "intermediate_size": 13333, "vocab_size": 100277}
-
-
-def simulated(p: int, microbatches: int) -> dict[tuple[str, int, int], float]:
-    """Starts of 1F1B's passes, event by event, where a forward takes 1 and a backward 2: the oracle."""
-    orders = []
-    for stage in range(p):
-        warm = min(microbatches, p - stage - 1)
-        order = [("forward", one) for one in range(warm)]
-        for one in range(microbatches - warm):
-            order += [("forward", warm + one), ("backward", one)]
-        orders.append(order + [("backward", one) for one in range(microbatches - warm, microbatches)])
-    ends: dict[tuple[str, int, int], float] = {}
-    starts: dict[tuple[str, int, int], float] = {}
-    free = [0.0] * p
-    while any(orders):
-        for stage, order in enumerate(orders):
-            if not order:
-                continue
-            name, one = order[0]
-            last = stage == p - 1
-            needs = ("forward", stage - 1 if name == "forward" else stage, one)
-            if name == "backward" and not last:
-                needs = ("backward", stage + 1, one)
-            if needs not in ends and needs[1] >= 0:
-                continue
-            order.pop(0)
-            starts[name, stage, one] = max(free[stage], ends.get(needs, 0.0))
-            free[stage] = ends[name, stage, one] = starts[name, stage, one] + (1 if name == "forward" else 2)
-    return starts
-
-
-@pytest.mark.parametrize(("p", "microbatches"), [(2, 1), (2, 6), (4, 2), (4, 3), (4, 9), (8, 32)])
-def test_the_pipeline_is_drawn_as_1f1b_runs(p: int, microbatches: int) -> None:
-    third = 0.25
-    bubble_s = 3 * third * (p - 1)
-    (chart,) = timeline(Workload(p=p), microbatches, 3 * third * microbatches + bubble_s, bubble_s)
-    rows = chart.layers[0].rows
-    unit = 1e3 if chart.x.title == "time, ms" else 1
-    found = {(row["group"], row["y"] - 1, int(row["what"].split()[-1]) - 1): row["x"] / third / unit for row in rows}
-    assert found == pytest.approx(simulated(p, microbatches))
-    assert max(row["x2"] for row in rows) == pytest.approx(unit * (3 * third * microbatches + bubble_s))
-    assert f"{100 * (p - 1) / (microbatches + p - 1):.0f}" in chart.caption
-
-
-def test_without_a_pipeline_none_is_drawn_and_of_many_microbatches_some() -> None:
-    assert timeline(Workload(), 8, 1.0, 0.0) == []
-    (chart,) = timeline(Workload(p=16, vpp=2), 512, 60.0, 1.0)
-    assert len(chart.layers[0].rows) == 2 * 16 * 37
-    assert "37 of 512 microbatches" in chart.caption
-    assert "without the 2 chunks a stage" in chart.caption
 
 
 def points(chart: Chart) -> list[dict[str, Any]]:

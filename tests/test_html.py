@@ -26,7 +26,7 @@ in_a_browser = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 PAGES = {
     "check": (("check", LLAMA, "--fail-on", "never"), 1),
     "check-several": (("check", GPT2, QWEN, "--fail-on", "never"), 2),
-    "check-pipeline": (("check", LLAMA, "--tp", "2", "--pp", "4", "--gpus", "64", "--global-batch", "128"), 2),
+    "check-pipeline": (("check", LLAMA, "--tp", "2", "--pp", "4", "--gpus", "64", "--global-batch", "128"), 1),
     "ops": (("ops", GPT2, "--phase", "decode", "--context", "512"), 1),
     "search": (("search", "--h", "1024", "--step", "1"), 1),
     "search-model": (("search", GPT2, "--what", "model", "--device", "mi300x"), 1),

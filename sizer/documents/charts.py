@@ -1,4 +1,4 @@
-"""Charts as data: axes, layers of marks, points and lines that several commands draw; a pipeline's schedule drawn."""
+"""Charts as data: axes, layers of marks, points and lines that several commands draw."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import field
@@ -6,9 +6,6 @@ from typing import Literal
 
 from shapes.frozen import Named, Values, Words, frozen, without
 from shapes.toml_table import table_of
-from shapes.workload import Workload
-
-from . import percent_text, seconds_scale
 
 #: Colours, shapes and sizes by what they mean; how points and labels look.
 LOOKS = table_of(__file__, "looks.toml")
@@ -29,7 +26,7 @@ class Axis:
 class Layer:
     """Marks of one kind, one a row.
 
-    Keys of a row: ``x``, ``y`` (its place), ``x2``, ``y2`` (its end), ``group`` (its colour), ``kind`` (its shape),
+    Keys of a row: ``x``, ``y`` (its place), ``y2`` (its end), ``group`` (its colour), ``kind`` (its shape),
     ``size`` (its area), ``text`` (the text drawn), ``what`` (its description).
     """
 
@@ -80,43 +77,3 @@ def _at(row: Row, group: str = "group") -> Values:
 def path(places: Iterable[tuple[float, float]], what: str = "", **look: object) -> Layer:
     """A line through ``places``."""
     return Layer("line", [{"x": x, "y": y, **({"what": what} if what else {})} for x, y in places], look)
-
-
-#: Forwards that are drawn at most.
-MOST = 600
-
-
-def timeline(w: Workload, microbatches: int, seconds: float, bubble_s: float) -> list[Chart]:
-    """The 1F1B schedule of a step of ``seconds``; a backward takes two forwards. Few microbatches are drawn.
-
-    No chart without a pipeline. Stage i starts the forward of microbatch j at i + j while the pipeline fills, then at
-    i + 3j, and its backward at 3p - 2 - 2i + 3j.
-    """
-    p, drawn = w.p, min(microbatches, MOST // w.p)
-    factor, unit = seconds_scale(seconds * drawn / microbatches)
-    third = (seconds - bubble_s) / microbatches / 3 * factor
-    rows = [
-        {
-            "x": start * third,
-            "x2": (start + long) * third,
-            "y": stage + 1,
-            "group": name,
-            "what": f"{name} of microbatch {one + 1}",
-        }
-        for stage in range(p)
-        for one in range(drawn)
-        for name, start, long in (
-            ("forward", stage + one * (1 if one < p - stage else 3), 1),
-            ("backward", 3 * p - 2 - 2 * stage + 3 * one, 2),
-        )
-    ]
-    chunks = f" Drawn without the {w.vpp} chunks a stage, which make the gaps so much shorter." * (w.vpp > 1)
-    chart = Chart(
-        f"Pipeline: when each stage computes {drawn} of {microbatches} microbatches, all drawn as slow as the slowest, "
-        f"a backward as two forwards; the gaps are the bubble, {percent_text(bubble_s / seconds)} of the step.{chunks}",
-        Axis(f"time, {unit}"),
-        Axis("stage", whole=True),
-        [Layer("rule", rows, {"strokeWidth": min(160 / p, 40)})],
-        LOOKS["passes"],
-    )
-    return [chart] * (p > 1)

@@ -138,12 +138,8 @@ def _section(report: Report, seen: "Overview | None", compared: bool) -> Section
     ]
     if seen:
         from . import memory, ops  # only pages show these
-        from .charts import timeline
 
         parts.append(Charts(partial(ops.roofline, seen.table)))
-        if step:
-            bubble_s = step.parts.get("pipeline bubble", 0.0)
-            parts.append(Charts(partial(timeline, report.workload, step.accumulation, step.seconds, bubble_s)))
         if seen.memory is not None:
             parts += memory.components(seen.memory)
         parts.append(ops.operators(seen.table))

@@ -8,7 +8,6 @@ from sizer.answers.plan import START, Candidate, Plan, Progress, ServingPlan
 
 from . import (
     GIB,
-    Charts,
     Document,
     Section,
     Table,
@@ -22,7 +21,6 @@ from . import (
     seconds_text,
     split_text,
 )
-from .charts import timeline
 
 #: Reasons why others are not listed, in a text.
 SHOWN = 12
@@ -52,7 +50,6 @@ def document(answer: Plan) -> Document:
             * (tokens > 2**30)
         ),
         Table(SPLIT, [best], f"recommended, the simplest of the {alike} of the fastest"),
-        Charts(lambda: timeline(best.workload, best.microbatches, best.seconds, best.bubble_s)),
         *lines([_training(answer)]),
         Table(SPLIT, answer.candidates, "the fastest", answer.top),
         Table(columns("not listed"), answer.dropped, "not listed", most=SHOWN),

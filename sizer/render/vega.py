@@ -64,9 +64,7 @@ def _position(key: str, axis: Axis) -> Values:
         "field": key,
         "type": "quantitative",
         "title": axis.title,
-        "scale": {"type": "log", "nice": False}
-        if axis.log
-        else {"zero": False, "padding": 24 * axis.whole, "reverse": axis.whole > (key == "x")},
+        "scale": {"type": "log", "nice": False} if axis.log else {"zero": False, "padding": 24 * axis.whole},
         "axis": {"tickMinStep": +axis.whole},
     }
 
