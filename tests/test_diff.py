@@ -97,6 +97,15 @@ def test_a_finding_that_comes_back_fails_and_one_that_goes_does_not(padded: str)
     assert run("diff", padded, str(GPT2), "--ignore", "SZ101").exit_code == 0
 
 
+def test_a_file_is_compared_with_itself_where_keys_are_set(padded: str) -> None:
+    apart, changed = run("diff", str(GPT2), padded), run("diff", str(GPT2), "--set", "vocab_size=50304")
+    assert changed.exit_code == 0
+    assert changed.output.splitlines()[1:] == apart.output.splitlines()[1:]
+    for words in ([str(GPT2), padded], ["--git", "HEAD"], [str(GPT2)]):
+        refused = run("diff", *words, *(["--set", "vocab_size=50304"] * (len(words) > 1)))
+        assert (refused.exit_code, "--set" in refused.output) == (2, True)
+
+
 def test_a_step_budget_is_broken_by_a_slower_version_alone(padded: str) -> None:
     calm = ("--fail-on", "never", "--budget")
     assert run("diff", str(GPT2), padded, *calm, "max-step-regression=0%").exit_code == 0
@@ -221,7 +230,7 @@ def test_a_revision_that_is_none_is_one_line(repository: Path, revision: str) ->
 def test_one_path_alone_says_what_is_expected() -> None:
     result = run("diff", str(GPT2))
     assert result.exit_code == 2
-    assert "expected OLD NEW (two files), or --git REV" in result.output
+    assert "expected OLD NEW (two files), CONFIG --set KEY=VALUE, or --git REV" in result.output
 
 
 def test_the_library_answers_what_the_command_line_does(padded: str) -> None:

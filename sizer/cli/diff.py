@@ -13,7 +13,7 @@ from shapes.frozen import Named, Names, Values, Words, frozen, replace
 from sizer.answers.diff import BUDGETS, Diff, DiffBudgets, compare, diff_of
 from sizer.checking.checks import CheckRequest
 from sizer.checking.project import nearest_table
-from sizer.readers import NoModel, Source
+from sizer.readers import NoModel, Source, parse_setting
 from sizer.readers.loading import MAX_BYTES, may_be_configuration, states_a_model
 
 from .options import Asked, exceeds, option_error, say_line, scaled, subcommand
@@ -36,11 +36,15 @@ def command(asked: Asked) -> None:
 
 def _all_compared(asked: Asked) -> tuple[Diff, bool]:
     """(the comparison of every configuration named, whether one could not be read, which is said)."""
-    paths, revision, named = asked.paths, asked.revision, not asked.models_only
+    revision, named, changes = asked.revision, not asked.models_only, dict(map(parse_setting, asked.set))
+    # One file with --set is compared with itself.
+    paths = asked.paths * (2 if changes else 1)
     if revision is None:
-        refuse(len(paths) != 2, "expected OLD NEW (two files), or --git REV", "diff", " ".join(paths))
-        pairs: Iterable[Pair] = [Pair(paths[1], Source(paths[0]), Source(paths[1]), named)]
+        ways = "expected OLD NEW (two files), CONFIG --set KEY=VALUE, or --git REV"
+        refuse(len(paths) != 2, ways, "diff", " ".join(asked.paths))
+        pairs: Iterable[Pair] = [Pair(paths[1], Source(paths[0]), Source(paths[1], changes), named)]
     else:
+        refuse(bool(changes), "expected one CONFIG with it, and no --git", "set", " ".join(asked.set))
         pairs = of_git(revision, paths, models_only=not named)
     parts = []
     refused = False
