@@ -187,31 +187,35 @@ class Known:
 
     def follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """``func`` gave ``out``: its values, where those of all its arguments are known."""
+        name, outs = func._schema.name.split("::")[-1], tensors_in(out)
+        read = tensors_in((args, kwargs))[name in _OVERWRITES :]
+        # Memory that was only reserved holds anything; past a softmax nothing is asked.
+        unknown = "rand" in name or "empty" in name or "softmax" in name
+        unknown = unknown or any(self.of(one) is None for one in read)
+        found = None if unknown else self._run(func, name, args, kwargs, outs)
+        if found is None and func._schema.is_mutable:
+            self._lost.update((storage._cdata, storage) for storage in (one.untyped_storage() for one in outs))
+        for one, value in zip(outs, tensors_in(found)):  # noqa: B905 - unknown results have none
+            self.put(one, value.expand(one.shape))
+
+    def _run(self, func: Any, name: str, args: Any, kwargs: Any, outs: list[Tensor]) -> Any:
+        """What ``func`` gives on the CPU; None of what is too large, or the CPU lacks."""
         leaves, form = _pytree.tree_flatten((args, kwargs))
-        name = func._schema.name.split("::")[-1]
         values = [self.of(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         if name in _OVERWRITES and values[0] is None:
             values[0] = torch.empty(leaves[0].shape, dtype=leaves[0].dtype, device="cpu")
-        unknown = any(value is None and leaf is not None for value, leaf in zip(values, leaves, strict=True))
-        # Memory that was only reserved holds anything.
-        unknown |= "rand" in name or "empty" in name or "softmax" in name  # past a softmax nothing is asked
-        outs = tensors_in(out)
-        if not unknown and (torch.Tag.pointwise in func.tags or name in _POINTWISE):
+        if torch.Tag.pointwise in func.tags or name in _POINTWISE:
             values = _narrowed(values, len(outs[0].shape))
             shapes = [one.shape for one in values if isinstance(one, Tensor)]
             size = prod(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call] # torch has no annotation there
         else:
             size = 0 if func.is_view or "view" in name else sum(one.numel() for one in outs)
-        found = None
-        if not unknown and size <= _MOST_KNOWN:
-            values = [torch.device("cpu") if isinstance(value, torch.device) else value for value in values]
-            args, kwargs = _pytree.tree_unflatten(values, form)
-            with _disable_current_modes(), suppress(Exception):  # of an operator that the CPU lacks
-                found = func(*args, **kwargs)
-        if found is None and func._schema.is_mutable:
-            self._lost.update((storage._cdata, storage) for storage in (one.untyped_storage() for one in outs))
-        for one, value in zip(outs, tensors_in(found)):  # noqa: B905 - unknown results have none
-            self.put(one, value.expand(one.shape))
+        if size > _MOST_KNOWN:
+            return None
+        values = [torch.device("cpu") if isinstance(value, torch.device) else value for value in values]
+        args, kwargs = _pytree.tree_unflatten(values, form)
+        with _disable_current_modes(), suppress(Exception):  # of an operator that the CPU lacks
+            return func(*args, **kwargs)
 
 
 def _narrowed(values: list[Any], dims: int) -> list[Any]:

@@ -45,7 +45,8 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         named = kwargs or {}
         key = func, _told(args), _told([*named.items()])
         if key in self._made:
-            return torch.empty_like(self._made[key])
+            made = self._made[key]
+            return made.new_empty_strided(made.shape, made.stride())
         out = func(*args, **named)
         # What shares its storage (_unsafe_view says so by name alone) is lost with it.
         again = (
