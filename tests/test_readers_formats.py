@@ -288,7 +288,10 @@ def test_deepseeks_own_configurations_are_the_releases(config: dict[str, Any], r
     ("config", "said"),
     [
         ({**DEEPSEEK, "score_func": "softmax"}, "score_func = 'softmax': has no formula here: expected sigmoid"),
-        ({"base_emb_dim": 64, "decoder_block": "gpt3"}, r"decoder_block = 'gpt3': has no formula here: expected one"),
+        (
+            {"base_emb_dim": 64, "decoder_block": "llama4"},
+            r"decoder_block = 'llama4': has no formula here: expected one",
+        ),
         ({"base_emb_dim": 64, "num_experts": 8}, "num_experts = 8: has no formula here: expected 1"),
         ({"base_emb_dim": 64, "base_num_query_heads": "x"}, "base_num_query_heads = 'x': expected an integer"),
         ({"base_emb_dim": 64, "student_overrides": {"model_name": "x"}}, "changes the model that is trained"),
@@ -1132,9 +1135,27 @@ def test_maxtexts_mistral_of_2024_has_experts_where_it_says_so() -> None:
     assert read_config(sizes | moe).model == read_config({**sizes, **moe, "decoder_block": "mixtral"}).model
 
 
+def test_maxtexts_gpt3_is_a_gpt2_of_its_sizes_and_its_step_is_read() -> None:
+    sizes = {"base_emb_dim": 256, "base_num_query_heads": 2, "base_num_kv_heads": 2, "base_mlp_dim": 1024}
+    gpt3 = {"decoder_block": "gpt3", "mlp_activations": ["gelu"], "trainable_position_size": 64, "vocab_size": 512}
+    found = read_config({**sizes, **gpt3, "logits_via_embedding": True, "base_num_decoder_layers": 3})
+    gpt2 = {"model_type": "gpt2", "n_embd": 256, "n_head": 2, "n_layer": 3, "n_positions": 64, "vocab_size": 512}
+    assert found.model.parameters == read_config(gpt2).model.parameters
+    step = {"ici_fsdp_parallelism": -1, "dcn_data_parallelism": -1, "dtype": "bfloat16", "opt_type": "adam_pax"}
+    found = read_config({**sizes, **step, "remat_policy": "full"})
+    assert found.workload == {"zero": 3, "dtype": "bf16", "checkpointing": "full"}
+    assert not found.unread
+    found = read_config({**sizes, "remat_policy": "minimal", "dcn_data_parallelism": 4})
+    assert [one.key for one in found.unread] == ["dcn_data_parallelism"]
+    assert any("remat_policy" in one for one in found.notes)
+    assert read_config({**sizes, "quantize_kvcache": True}).workload == {"phase": "decode"}
+
+
 def test_levanters_step_is_read_with_its_trainers_defaults() -> None:
     model = {"type": "gpt2", "hidden_dim": 128, "num_heads": 4, "vocab_size": 1000}
     usual = {"zero": 3, "checkpointing": "full", "dtype": "fp32"}
+    del model["vocab_size"]
+    assert read_config({"model": model}).model.vocab == 50257  # its tokenizer is GPT-2's where it says none
     assert read_config({"model": model}).workload == usual
     axes = {"model_axis_size": 4, "tensor_parallel_axes": ["mlp", "heads"]}
     held = {"model": {**model, "gradient_checkpointing": False}, "trainer": {"mp": "p=f32,c=bfloat16", **axes}}

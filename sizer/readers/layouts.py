@@ -135,7 +135,7 @@ def _plain(names: Words, held: Config) -> Words:
 def _add_vocabulary(found: Values, row: Config, config: Config, fields: Fields) -> Names:
     """The vocabulary's size from a tokenizer that the file names, and a note; InputError where neither is known."""
     said = (at(config, name) for name in row.get("tokenizer", ()))
-    tokenizer = next((name for name in said if isinstance(name, str)), "")
+    tokenizer = next((name for name in said if isinstance(name, str)), row.get("usual_tokenizer", ""))
     if found.get("vocab_size") is None and (size := tokenizer_size(tokenizer)):
         found["vocab_size"] = size
         return (f"no vocab_size: {size:,} tokens of {tokenizer} are taken",)

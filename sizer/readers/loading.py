@@ -315,7 +315,7 @@ class Tree:
         # Sections that launchers wrap a trainer's settings in, the outer one first.
         for key in ("recipes", "training_config") if self.names else ("scenario", "parameters"):
             found = _unwrapped(found, key)
-        found = {key: _referenced(value, found, found) for key, value in found.items()}
+        found = _referenced(found, found, found)
         named, modules = str(found.get("model_name") or "default"), found.get("modules")
         if "base_emb_dim" in found and named != "default":  # MaxText's
             found = merged(found, self._whole(f"models/{named}.yml", "model_name"))
@@ -349,7 +349,7 @@ class Tree:
                             found = {"model_name": Path(name).stem, **found, "_built": held}
                         elif "distributed_type" not in held:
                             found = merged(held, found)
-        return {key: _referenced(value, found, found) for key, value in found.items()}
+        return _referenced(found, found, found)  # type: ignore[no-any-return]
 
     def text(self, name: str, key: str) -> tuple[Path, str]:
         """The file of this name next to the one that is open, or to a folder above it, and what it holds."""

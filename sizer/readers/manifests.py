@@ -8,7 +8,7 @@ from typing import Any
 from shapes.frozen import Values, Words
 
 from .loading import parse_yaml
-from .reading import FORMATS, Config, at, snaked
+from .reading import FORMATS, WORDS, Config, at, is_released, snaked
 
 _TABLE = FORMATS["manifests"]
 
@@ -43,6 +43,8 @@ def _commands(value: Any, above: Words) -> Iterator[str]:
         env = _environment(value)
         above = {**above, **env}
         named = [one for key in _TABLE["models"] if re.fullmatch(_NAME, one := str(at(value, key)))]
+        if "image" in value and value.keys().isdisjoint(("command", "args", "run")):  # its own program serves
+            named += [one for key, one in env.items() if key in WORDS["keys"] and is_released(one)]
         task = [one for one in [value.get("run")] if isinstance(one, str)]
         words = [f"{key}={shlex.quote(one)}" for key, one in above.items() if task or value.get("command")]
         words += [f"vllm serve {one} --port 8000" for one in named]
