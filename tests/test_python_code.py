@@ -592,3 +592,43 @@ def test_keys_of_a_recipes_mapping_that_are_not_told_end_in_no_traceback(tmp_pat
     text = BRIDGE.replace("cfg = _pretrain_common()", "cfg = {a: 1, 2: 3}")
     assert "{a: 1, 2: 3}" in text
     assert read(tmp_path, text).model.parameters > 0
+
+
+BUILT = """
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+def main(layers=6):
+    config = GPT2Config(vocab_size={vocab}, n_positions=512, n_embd=512, n_head=8, bos_token_id=tokenizer.bos, {more})
+    config.n_layer = 6
+    Trainer(model={model}(config).cuda(), args=TrainingArguments(per_device_train_batch_size=16)).train()
+"""
+
+
+@pytest.mark.parametrize("model", ["GPT2LMHeadModel", "AutoModelForCausalLM.from_config"])
+def test_a_class_of_transformers_is_built_as_its_program_says(model: str, tmp_path: Path) -> None:
+    """The parameters are those that the class itself counts."""
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    sizes = {"vocab_size": 5000, "n_positions": 512, "n_embd": 512, "n_head": 8, "n_layer": 6}
+    with torch.device("meta"):
+        built = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
+    found = read(tmp_path, BUILT.format(vocab=5000, more="n_inner=None", model=model))
+    assert (found.model.parameters, found.workload, found.unread) == (built.num_parameters(), {"b": 16}, ())
+
+
+@pytest.mark.parametrize(
+    ("vocab", "more", "said"),
+    [
+        ("len(tokenizer)", "", r"vocab_size = 'len\(tokenizer\)': expected an integer"),
+        ("5000", "**sizes", "is a model that its program builds"),
+        ("5000", "n_inner=width()", r"n_inner = 'width\(\)': expected an integer"),
+    ],
+)
+def test_a_size_that_its_program_does_not_tell_is_left_to_no_default(
+    vocab: str, more: str, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=said):
+        read(tmp_path, BUILT.format(vocab=vocab, more=more, model="GPT2LMHeadModel"))
+
+
+def test_a_program_that_loads_a_tokenizer_alone_names_no_model(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a tokenizer alone"):
+        read(tmp_path, 'base_model = "gpt2"\ntokenizer = AutoTokenizer.from_pretrained(base_model)\n')

@@ -15,7 +15,7 @@ from sizer.readers import read_config
 from sizer.readers.huggingface import BUILDERS, DEFAULTS_OF, NESTED
 from sizer.readers.reading import at
 from tests.test_families import FAMILIES
-from tests.tools.make_hf_defaults import all_written
+from tests.tools.make_hf_defaults import all_written, classes
 
 TABLE = Path(__file__).parents[1] / "sizer" / "readers" / "hf_defaults.json"
 SMALL = {
@@ -512,6 +512,7 @@ def test_the_table_of_what_classes_write_is_made_the_same_again() -> None:
     if differing and transformers.__version__ != "5.24.0":
         pytest.skip("made by transformers 5.24.0")
     assert not differing, "run python tests/tools/make_hf_defaults.py"
+    assert classes() == json.loads(TABLE.with_name("hf_classes.json").read_text())
 
 
 def test_what_a_class_writes_may_matter_at_another_value() -> None:

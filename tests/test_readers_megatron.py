@@ -594,6 +594,12 @@ def test_an_argument_of_the_script_that_decides_the_sizes_is_asked_for() -> None
     assert (reading.model.hidden, reading.unread) == (4096, ())
 
 
+def test_a_tasks_own_head_is_named() -> None:
+    assert [(one.key, one.changes) for one in with_arguments("--task MNLI").unread] == [
+        ("task", "the head, or what is run: a task's own")
+    ]
+
+
 def test_megatron_deepspeeds_experts_are_every_other_layers_and_its_residual_ones_have_no_formula() -> None:
     fork = "--deepspeed --num-experts 4 --moe-expert-parallel-size 2"
     reading = with_arguments(fork)

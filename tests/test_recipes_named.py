@@ -258,6 +258,27 @@ def test_swift_trains_lora_where_its_command_does_not_say(tmp_path: Path) -> Non
     assert "finetune" not in full.keys() | megatron.keys()
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (f"swift sft --model {QWEN} --tuner_type full", {"checkpointing": "full"}),
+        (f"swift sft --model {QWEN} --tuner_type full --gradient_checkpointing false", {"checkpointing": None}),
+        (f"swift sft --model {QWEN} --torch_dtype bfloat16 --gradient_checkpointing", {"checkpointing": "full"}),
+        (f"python train.py --model_name {QWEN} --train_type custom_qlora --context_length 512", {"finetune": "qlora"}),
+        (f"python train.py --model_name {QWEN} --train_type custom_lora --context_length 512", {"finetune": "lora"}),
+        (f'Z=$2\n[ -z "$Z" ] && Z=3\npython x.py --model_name_or_path {QWEN} --zero_stage $Z', {"zero": 3}),
+        (
+            f'Z=$2\nif [ "$Z" == "" ]; then Z=2; fi\npython x.py --model_name_or_path {QWEN} --zero_stage $Z',
+            {"zero": 2},
+        ),
+        (f"python train.py --hf-checkpoint /root/{QWEN} --loss-type sft_loss --num-layers 28", {"zero": None}),
+    ],
+)
+def test_what_a_trainers_command_says_of_its_step_is_taken(command: str, said: Any, tmp_path: Path) -> None:
+    found = read(tmp_path, f"{command} --lr 1\n", "run.sh")
+    assert ({key: found.workload.get(key) for key in said}, found.rounds, found.unread) == (said, {}, ())
+
+
 def test_a_trainer_that_says_how_many_layers_train_states_no_model_of_its_own(tmp_path: Path) -> None:
     reading = read(tmp_path, f"mlx_lm.lora --model {QWEN} --train --num-layers 8 --batch-size 2 --iters 9", "run.sh")
     assert (reading.model.layers, reading.workload["finetune"], reading.workload["b"]) == (28, "lora", 2)

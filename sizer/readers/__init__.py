@@ -205,7 +205,7 @@ def _of_recipe(row: Config, config: Config, settings: Config, where: str) -> Rea
     own = {key: value for key, value in settings.items() if at(config, key) is not None}
     taken = {*own, *config.get("_variables", ())}
     rest, config = without(settings, taken), with_settings(config, own)
-    built = config.pop("_built", None)  # a model's sizes, which the program has
+    config["_built"] = bool(built := config.get("_built"))  # a model's sizes, which the program has
     return read_recipe(row, config, where, lambda name: read_config(built or name, settings=rest))
 
 

@@ -4,7 +4,7 @@ Trainers' settings (``--training FILE``) are read so too: they give the workload
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +23,17 @@ OPTIMIZER_NAMES: Words = FORMATS["optimizers"]
 _ABSENT = object()
 
 
-def expressed(names: Words, held: Config, found: Values, words: Collection[str]) -> tuple[Values, set[str]]:
+def expressed(names: Words, held: Config, found: Values) -> tuple[Values, set[str]]:
     """(the other reader's keys with values, over what is ``found`` already; which keys of the file were asked)."""
     used = set[str]()
     for ours, said in names.items():
-        value = _value(said, {**found, **held}, used, words)
+        value = _value(said, {**found, **held}, used)
         if value is not _ABSENT:
             found[ours] = value
     return found, used
 
 
-def _value(said: str, held: Config, used: set[str], words: Collection[str]) -> Any:
+def _value(said: str, held: Config, used: set[str]) -> Any:
     """The first of the alternatives whose names the file has: a key, or an expression of keys (``4 * dim``)."""
     for one in said.split(" | "):
         if one.isidentifier():
@@ -41,13 +41,12 @@ def _value(said: str, held: Config, used: set[str], words: Collection[str]) -> A
             if one in held:
                 return held[one]
             continue
-        numbers = {key: value for key, value in held.items() if isinstance(value, int | float) and abs(value) < 2**40}
-        numbers |= {key: held[key] for key in words if isinstance(held[key], str | Mapping | list)}
+        small = {key: value for key, value in held.items() if not isinstance(value, int | float) or abs(value) < 2**40}
         code = compile(one, "layouts.json", "eval")
         used |= {*code.co_names} - CALLS.keys()
         try:
-            return eval(code, CALLS, numbers)  # the table's own expression, of the file's numbers
-        except (NameError, ArithmeticError, TypeError):
+            return eval(code, CALLS, small)  # the table's own expression, of the file's values
+        except (NameError, ArithmeticError, TypeError, ValueError):
             continue
     return _ABSENT
 
@@ -85,7 +84,7 @@ def check_allowed(row: Config, held: Config, fields: Fields) -> None:
 def workload(row: Config, held: Config, fields: Fields) -> tuple[Values, list[str]]:
     """(the fields of a workload that the row's expressions make of a file's keys, notes)."""
     said = row.get("workload", {})
-    found, used = expressed(said, held, {}, [key for key, value in held.items() if isinstance(value, str)])
+    found, used = expressed(said, held, {})
     fields.ignore(*(one.replace("__", ".") for one in used.difference(row.get("optimizer", ()))))
     settled = {}
     for key, value in found.items():

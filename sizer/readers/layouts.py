@@ -30,7 +30,7 @@ def read_named(name: str, config: Config, where: str) -> Reading:
     check_allowed(row, held, fields)
     inline = row.get("given", "")
     sizes = fields.nested(inline).config if config.get(inline) else _named(row["model"], fields)
-    more, used = expressed(row.get("names", {}), held, {}, ())
+    more, used = expressed(row.get("names", {}), held, {})
     fields.ignore(inline, *used)
     reading = (partial(read, row["like"]) if "like" in row else huggingface.read)({**sizes, **more}, where)
     settled, notes = workload(row, {**held, "layers": reading.model.layers}, fields)
@@ -83,7 +83,7 @@ def read(name: str, config: Config, where: str) -> Reading:
     built = {"family": kind.pop("family")} if "family" in kind else {}
     check_allowed(row | {"allowed": limits}, held, fields)
     names, through = row["names"] | kind, bool(row.get("through"))
-    found, used = expressed(names, held, dict(fields.config) if through else {}, row.get("words", ()))
+    found, used = expressed(names, held, dict(fields.config) if through else {})
     asked = {*(row.get("kind") or row["kinds"]), *limits, *used}
     fields.ignore(*(one.replace("__", ".") for one in asked if one))
     builder: Any = import_module(f"sizer.readers.{row['builder']}") if "builder" in row else huggingface

@@ -12,7 +12,7 @@ from typing import Any
 from shapes.errors import refuse
 
 from .loading import Tree, parse_mapping
-from .reading import FORMATS, WORDS, Config, Values, named_plainly, recipe_of, unknown, with_settings
+from .reading import FORMATS, WORDS, Config, Values, named_plainly, recipe_of, stated, table, unknown, with_settings
 from .shell.words import OPERATORS
 
 #: The most expressions that are read in one file, whose functions call each other and whose calls are nested, and the
@@ -46,6 +46,9 @@ def parse_code(text: str, where: str, settings: Config, tree: Tree) -> Values:
         whole = file.options | found  # LoRA is often made deep inside
         if file.options.keys().isdisjoint(_SIZES) and named_plainly(whole):
             found = whole
+        elif len(built := _built(file.options)) == 1:
+            found = whole | {"model": built[0]["_class"], "_built": built[0]}
+            found.pop("_class", None)  # of a model that nobody names
         runs = {kind: True for kind, one in WORDS["code"].items() if re.search(one, text)}
         return found | runs | {"_assigned": True, "_commands": "\n".join(file.commands)}
     chosen = settings.get("recipe", min(made) if len(made) == 1 else None)
@@ -78,6 +81,12 @@ def _recipe(found: Values, where: str) -> Values | None:
     if isinstance(spec := found.get("model_spec"), dict):
         return found | {"model": spec | {"flavor": spec.get("name"), "name": Path(where).resolve().parent.name}}
     return found if recipe_of(found) else None
+
+
+def _built(options: Values) -> list[Values]:
+    """The configurations of transformers' classes that its models' classes are given, where they are told whole."""
+    made = (one for key, one in options.items() if re.fullmatch(FORMATS["builds"], key) and isinstance(one, dict))
+    return [one | {"architectures": [one["_class"]]} for one in made if "model_type" in one and "" not in one]
 
 
 class _Code:
@@ -220,14 +229,23 @@ class _Code:
             return None
         return one / other if isinstance(way, ast.Div) else OPERATORS[type(way)](one, other)
 
+    def _keywords(self, said: str, node: ast.Call, names: Values) -> Values:
+        """A call's keywords; what a recipe or a class of sizes would take is not left to a default."""
+        kind = not node.args and table("hf_classes").get(said.rpartition(".")[2])
+        given = stated(model_type=kind)
+        for one in node.keywords:
+            key, value = one.arg or "", self._value(one.value, names)
+            if value is None:
+                text = ast.unparse(one.value) if kind else unknown(key) if f"int {key}" in WORDS["usual"][""] else ""
+                value = FORMATS["literals"].get(text, text or None)
+            given[key] = value
+        return given
+
     def _call(self, node: ast.Call, names: Values) -> Any:
         """Keywords, the first text as ``name``, over those of the call before: ``from_pretrained("a").config(c=1)``."""
         said = ast.unparse(node.func)
         self._read += len(said)
-        given = {one.arg or "": self._value(one.value, names) for one in node.keywords}
-        given |= {  # what a recipe would take is not left to a default
-            key: unknown(key) for key, value in given.items() if value is None and f"int {key}" in WORDS["usual"][""]
-        }
+        given = self._keywords(said, node, names)
         for one in (said.rpartition(".")[2], given.get("action")):
             given = FORMATS["meant"].get(one, {}) | given
         if {*given} & {*_SIZES}:  # a model that nobody names
@@ -251,7 +269,8 @@ class _Code:
         if not self.functions and not said.endswith(tuple(FORMATS["followed"])):
             return None
         named = {"name": first} if isinstance(first, str) else {}
-        before = of if isinstance(of, dict) else first if isinstance(first, dict) else {}  # get_peft_model(model, r=8)
+        # get_peft_model(model, r=8)
+        before = next((one for one in (of, first, given.get("config")) if isinstance(one, dict)), Values())
         return named | before | {"_class": said} | given
 
 

@@ -138,6 +138,9 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         if loaded and "quantization_config" not in reading.config:
             reading, config = read(called + loaded), {**config, "_quantization": loaded}
     except InputError as error:
+        if config["_built"]:
+            error.where = where
+            raise
         said, asked, way = error.expected.partition("; --download")
         # The hub is asked for what the command names, which is this file; of a path it has nothing.
         wrong = f"{said}; sizer check {called} --download{way}" if asked and is_name(name) else said
@@ -161,7 +164,11 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     )
     # What the row's expressions make of the file's numbers, where that is at least 1.
     rounds = {
-        key: {one: int(size) for one, size in expressed(said, flat(config), {}, ())[0].items() if 1 <= size < 2**40}
+        key: {
+            one: int(size)
+            for one, size in expressed(said, flat(config), {})[0].items()
+            if isinstance(size, int | float) and 1 <= size < 2**40
+        }
         for key, said in row.get("rounds", {}).items()
     }
     own = stated(
@@ -250,7 +257,7 @@ def _further(reading: Reading, name: str, config: Config, read: Names, row: Conf
     same = {(one.rpartition(".")[2], str(at(config, one))) for one in read}
     for place, value in flat(config).items():
         key, last = place.replace("__", "."), place.rpartition("__")[2]
-        size = sizes.get(WORDS["sizes"].get(last)) if place.startswith(section) and type(value) is int else value
+        size = sizes.get(WORDS["sizes"].get(last)) if place.startswith(section) and type(value) is int else None
         refuse(
             key not in said and size not in (None, value),
             f"expected the {size} of {name}, which it names ({read[0]}): give a config.json with these sizes",
@@ -271,7 +278,7 @@ def _further(reading: Reading, name: str, config: Config, read: Names, row: Conf
                 key,
                 value,
             )
-            if what:
+            if what and not (what == "the model" and (config["_built"] or size)):
                 yield Unread(key, shown, what)
 
 

@@ -1,6 +1,7 @@
 """Write sizer/readers/hf_defaults.json: what transformers' configuration classes take an absent key to be.
 
-Also hf_written.json: what they write by themselves and no reader looks at, which changes nothing at that value.
+Also hf_written.json: what they write by themselves and no reader looks at, which changes nothing at that value; and
+hf_classes.json: the classes by name, with the type of each.
 
     python tests/tools/make_hf_defaults.py
 
@@ -37,6 +38,7 @@ DRIVERS = {
 SHARES = "dim_factor", "proj_factor"
 TARGET = Path(__file__).parents[2] / "sizer" / "readers" / "hf_defaults.json"
 WRITTEN = TARGET.with_name("hf_written.json")
+CLASSES = TARGET.with_name("hf_classes.json")
 #: Keys that say nothing about shapes.
 NOISE = (
     "_name_or_path",
@@ -120,8 +122,16 @@ def main() -> None:
     table = {model_type: defaults(model_type) for model_type in TYPES}
     TARGET.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
     own.table("hf_defaults").update(table)
+    CLASSES.write_text(json.dumps(classes(), indent=1) + "\n")
     lines = (f" {json.dumps(one)}: {json.dumps(keys)}" for one, keys in all_written().items())
     WRITTEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def classes() -> dict[str, str]:
+    """Names of the configuration classes, each with its type."""
+    from transformers import CONFIG_MAPPING
+
+    return {CONFIG_MAPPING[one].__name__: one for one in sorted({*TYPES} & {*CONFIG_MAPPING})}
 
 
 def all_written() -> dict[str, dict[str, Any]]:

@@ -393,6 +393,8 @@ def _test(words: list[str]) -> bool | None:
             return _test(inner)
         case ["-z" | "-n" as how, word]:
             return _test_empty(how, word)
+        case [word, "=" | "==" | "!=" as how, ""]:
+            return _test_empty("-n" if how == "!=" else "-z", word)
         case [_] if told:
             return bool(*first)
         case [_, _, _] if told:
@@ -401,8 +403,9 @@ def _test(words: list[str]) -> bool | None:
 
 
 def _test_empty(how: str, word: str) -> bool | None:
+    """An argument is taken as one that nobody gave, as ``${1:-default}`` takes it."""
     name = unknown_in(word)
-    if re.fullmatch(r"\$\d+|\$\(.*|\$[@*#]|\$\{.*", name or ""):
+    if re.fullmatch(r"\$\(.*|\$[@*#]|\$\{.*", name or ""):
         return None
     empty = not word or name is not None  # an unset variable is taken as one the caller did not set either
     return empty is (how == "-z")
