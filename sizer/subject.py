@@ -11,7 +11,7 @@ from shapes.device import Device
 from shapes.errors import InputError, positive_int, refuse, within
 from shapes.frozen import Named, Names, Sizes, Values, Words, frozen, given, replace
 from shapes.kernels import load_kernel
-from shapes.model import ModelShape, Unproven, Unread, named
+from shapes.model import Block, ModelShape, MoeShape, Unproven, Unread, named
 from shapes.model.resize import DIMENSIONS, dimensions
 from shapes.model.stages import USUAL_OF
 from shapes.operators import image_workloads, operators
@@ -600,7 +600,23 @@ def run_on(subject: Subject, device: Device) -> Subject:
     return replace(resized_subject(subject, subject.model, workload), asked=asked)
 
 
+def routed_on(model: ModelShape, device: Device) -> tuple[ModelShape, Names]:
+    """``model`` with routers in its own type where ``device`` has no figures for theirs (fp32 on Gaudi); notes."""
+
+    def routed(block: Block) -> Block:
+        mlp = block.mlp
+        kept = not isinstance(mlp, MoeShape) or mlp.router_dtype in (None, *device.peak_flops)
+        return block if kept else replace(block, mlp=replace(mlp, router_dtype=None))
+
+    known = model.each(routed)
+    note = f"routers are priced in the model's own type: {device.name} has no figures for fp32"
+    return known, (note,) * (known != model)
+
+
 def _with_products_of(subject: Subject, model: ModelShape, device: Device) -> Subject:
+    model, notes = routed_on(model, device)
+    if notes:
+        subject = replace(resized_subject(subject, model, subject.workload), notes=(*subject.notes, *notes))
     lacking = {one for one in model.formats if one.recipe and load_recipe(one.recipe).dtype not in device.peak_flops}
     if not lacking:
         return subject

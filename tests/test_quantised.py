@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import sizer
 from shapes.cost.explain import explain
 from shapes.errors import InputError
 from shapes.memory import memory
@@ -254,3 +255,13 @@ def test_experts_beside_an_mlp_are_not_kept_with_it() -> None:
     quantised = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", *kept]}
     formats = read_config({**gemma, "quantization_config": quantised}).model.formats
     assert [(one.title, size) for one, size in formats.items()] == [("NVFP4", 2 * 8 * 3 * 256 * 64)]
+
+
+@pytest.mark.parametrize(("device", "told"), [("gaudi3", True), ("h100-sxm", False)])
+def test_routers_of_a_type_that_the_device_lacks_run_in_the_models_own(device: str, told: bool) -> None:
+    mixture = {"model_type": "glm4_moe", "num_hidden_layers": 4}
+    asked: dict[str, Any] = {"device": device, "b": 2, "s": 1024}
+    checked, searched = sizer.check(mixture, **asked), sizer.search(mixture, what="experts", **asked)
+    assert checked.step is not None
+    routed = [[one for one in notes if one.startswith("routers")] for notes in (checked.model.notes, searched.notes)]
+    assert [*map(bool, routed)] == [told, told]

@@ -291,8 +291,12 @@ class ModelShape:
             formats = ((name, change(one)) for name, one in block.formats)
             return replace(block, formats=tuple((name, one) for name, one in formats if one))
 
-        stacks = tuple(replace(stack, blocks=tuple(map(changed, stack.blocks))) for stack in self.stacks)
-        return replace(self, stacks=stacks, head_weights=self.head_weights and change(self.head_weights))
+        return replace(self.each(changed), head_weights=self.head_weights and change(self.head_weights))
+
+    def each(self, changed: Callable[[Block], Block]) -> "ModelShape":
+        """The model with every block as ``changed`` has it."""
+        stacks = (replace(stack, blocks=tuple(map(changed, stack.blocks))) for stack in self.stacks)
+        return replace(self, stacks=tuple(stacks))
 
     def all_blocks(self) -> Iterator[tuple[Stack, Block]]:
         """Every kind of block of every stack."""

@@ -26,7 +26,7 @@ from shapes.toml_table import check_bounds
 from shapes.workload import Workload
 from sizer.checking.checks import check_subject
 from sizer.checking.grading import Objections, context_of, objections, worse
-from sizer.subject import Subject, read_subject, resized_subject, run_by
+from sizer.subject import Subject, read_subject, resized_subject, routed_on, run_by
 
 from .pricing import (
     BUDGET,
@@ -199,6 +199,8 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     positive_int(query.top, "top")
     check_bounds(training_budget=query.training_budget)
     device.peak(baseline.workload.dtype)  # InputError for a type that it has no figures for
+    model, notes = routed_on(baseline.model, device)
+    baseline = replace(baseline, model=model, notes=(*baseline.notes, *notes))
     baseline, space, pricer, layouts, ways = _as_run(baseline, query)
     considered, limit = len(space.candidates), None if measured else query.training_budget
     space, chosen = shortlist(space, pricer, objective, query.progress, query.serving, limit, ways)
