@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csc_matrix, csr_matrix, vstack
 
+from fit.physics import COLUMNS, FEW
 from fit.written import grid_size
 from shapes.calibrate import Products, held_out
 from shapes.cost.constants import GemmConstants
@@ -67,8 +68,8 @@ RIDGES = ((1.0, 1.0), (20.0, 1.0), (20.0, 20.0))
 Choice = tuple[tuple[tuple[int, int], ...], tuple[float, float]]
 #: Weight of a large product against a small one: there are two small ones to each, most of them launch-bound.
 LARGE_WEIGHT = 4.0
-#: How strongly a polish holds entries where they are: the data's own pull, times this.
-HELD = 20.0
+#: How strongly a polish holds entries where they are, the data's own pull times this: what lets nothing fall stays.
+HELD = 2000.0
 #: Steps of the robust weights; rounds of looking for pairs that fall, at the most, and in a row in which none is found.
 STEPS, ROUNDS, QUIET = 12, 60, 4
 #: Pairs of growing sizes looked at in a round: drawn anew on the device, on each relative, and near the worst known.
@@ -89,8 +90,9 @@ NEAR_BINDING = 0.05
 LARGEST = 65536
 #: The least of them, and what the others are multiples of: of a fit, and of a polish, which looks at narrow ones too.
 FIT, POLISH = (16, 1), (8, 8)
-#: Tiles by which m and n, or k, grow.
+#: Tiles by which m and n, or k, grow; the share of pairs that are of few rows, whose columns grow by less.
 TILES_MN, TILES_K = (256,), (64,)
+FEW_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +334,11 @@ class _Search:
         axis = self.random.integers(0, 3, count)
         tiles = np.where(axis < 2, self.random.choice(TILES_MN, count), self.random.choice(TILES_K, count))
         own = before[np.arange(count), axis]
-        return _Pairs(before, axis, np.where(self.random.random(count) < 0.3, own, tiles).astype(np.float64))
+        add = np.where(self.random.random(count) < 0.3, own, tiles).astype(np.float64)
+        few = np.flatnonzero(self.random.random(count) < FEW_SHARE)
+        before[few] = np.maximum(np.floor(dims[few] / 64) * 64, 64)
+        before[few, 0], axis[few], add[few] = self.random.integers(1, FEW + 1, few.size), 1, COLUMNS
+        return _Pairs(before, axis, add)
 
 
 def _first_of_each(pairs: _Pairs, order: NDArray[np.intp]) -> NDArray[np.intp]:

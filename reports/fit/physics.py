@@ -76,8 +76,8 @@ class CellCounts:
 
 
 def celled() -> list[str]:
-    """Fitted devices whose 16-bit products have cells."""
-    return [name for name in FITTED if gemm_constants(load_device(name), "bf16")[0].cells is not None]
+    """Devices whose 16-bit products have cells: those fitted, and B60, whose constants no other borrows."""
+    return [name for name in (*FITTED, "b60") if gemm_constants(load_device(name), "bf16")[0].cells is not None]
 
 
 def around_cells(name: str, ks: Integers | None = None) -> CellCounts:

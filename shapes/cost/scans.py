@@ -1,12 +1,12 @@
 """Seconds of a recurrence's scan: chunks one after the other, heads side by side, and the bytes that move meanwhile.
 
-    seconds = launch + ((chunks x step + start) x waves)^q (+) (bytes / bandwidth)^q, each to the root of q
+    seconds = launch + rows x row + ((chunks x step + start) x waves)^q (+) (bytes / bandwidth)^q, each to the root of q
 
 A thread block (or ``share`` of one SM) carries one head of one sequence through its chunks, so that a wave lasts as
 long as its sequence; ``whole`` is the share of waves that run to their end. Kernels that write the states of every
-chunk (fla's, which training runs) move those bytes too; what one leaves in the cache the next one finds. Constants
-were fitted on published tables by device and kernel (reports/fit/scans.py); a chunk's seconds are in proportion to its
-products' FLOPs.
+chunk (fla's, which training runs) move those bytes too, and solve each chunk's triangle row by row, all at once, before
+the walk; what one leaves in the cache the next one finds. Constants were fitted on published tables by device and
+kernel (reports/fit/scans.py); a chunk's seconds are in proportion to its products' FLOPs.
 """
 
 from typing import Any
@@ -42,7 +42,8 @@ def parts_of(scan: Scan, c: Numbers) -> Parts:
     # The state is read and written once in fp32, or, by what trains, for every chunk in 16 bits.
     states = 4 * heads * scan.head_dim * scan.state * (scan.chunks if scan.training else 2)
     moved = read_seconds(scan.bytes / passes + states, c)
-    return c["launch_s"], times * beyond(walked, moved, c["q"]), times * walked
+    waiting = c["launch_s"] + times * c.get("row_s", 0.0) * np.minimum(scan.tokens, scan.chunk)
+    return waiting, times * beyond(walked, moved, c["q"]), times * walked
 
 
 def beyond(walked: Any, moved: Any, q: float) -> Any:
