@@ -131,8 +131,15 @@ class _Shared:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
 
     def __setstate__(self, state: "tuple[None, Values]") -> None:
-        for name, value in state[1].items():
+        for name, value in without(state[1], HashedOnce.__slots__).items():
             object.__setattr__(self, name, value)
+
+
+class HashedOnce:
+    """What remembers its hash, which another process does not share: a plan asks for some a hundred thousand times."""
+
+    __slots__ = ("known_hash",)
+    known_hash: int
 
 
 #: Values by their names: made up piece by piece, and read alone.

@@ -220,7 +220,7 @@ def test_an_error_of_operators_beyond_the_calibrated_one_widens_the_interval() -
 
     def priced(error: float, *architectures: str) -> tuple[float, float]:
         known = replace(stack, architectures=architectures)
-        found = step_cost(replace(stage(), priced_s=2.0, off_s=2 * error), stage(), Schedule(), known, H100)
+        found = step_cost(replace(stage(), priced_s=2.0, off_s=2 * error), None, Schedule(), known, H100)
         return found.low / found.seconds, found.high / found.seconds
 
     assert priced(0.05, "hopper") == priced(0.10, "hopper") == pytest.approx((0.8, 1.3))
@@ -236,7 +236,7 @@ def test_an_error_of_operators_beyond_the_calibrated_one_widens_the_interval() -
     assert priced(0.0) == pytest.approx((0.8, 1.3))
     intervals = {**stack.intervals, "extrapolated": Interval(0.5, 2.0, 0.3)}
     wider = replace(stack, intervals=intervals, architectures=("ampere",))
-    found = step_cost(stage(), stage(), Schedule(), wider, H100)
+    found = step_cost(stage(), None, Schedule(), wider, H100)
     assert (found.low, found.high, found.ratio_error, found.tier) == (0.5, 2.0, 0.3, "borrowed")
 
 
@@ -244,7 +244,7 @@ def test_a_network_that_nobody_states_may_be_slower_and_is_named() -> None:
     one, stack = stage(data=2.0), replace(BARE, intervals={"fitted": Interval(0.8, 1.3, 0.05)})
     said = replace(H100, link=replace(H100.link, stated=True))
     usual, stated, node = (
-        step_cost(one, one, Schedule(ranks=ranks), stack, device)
+        step_cost(one, None, Schedule(ranks=ranks), stack, device)
         for device, ranks in ((H100, 16), (said, 16), (H100, 8))
     )
     # A second of work and 2 of gradients, which take four times as long on the slowest network.
@@ -255,7 +255,7 @@ def test_a_network_that_nobody_states_may_be_slower_and_is_named() -> None:
     assert usual.unknown == ("network not stated (--nics)",)
     # What it moves by less than a tenth is allowed for and not named.
     little = stage(data=0.02)
-    cost = step_cost(little, little, Schedule(ranks=16), stack, H100)
+    cost = step_cost(little, None, Schedule(ranks=16), stack, H100)
     assert (cost.high > 1.02 * 1.3, cost.unknown) == (True, ())
 
 
@@ -445,7 +445,7 @@ def test_what_copies_of_gradients_and_weights_move(asked: dict[str, Any], each: 
     assert [(op.bytes_read, op.bytes_written) for op in found] == ([] if each is None else [(each[0] * n, each[1] * n)])
     # A step pays them in every microbatch, unless its products or gathers do without them.
     seconds = {
-        name: sum(step_cost(*[work(found, [0.5] * len(found))] * 2, Schedule(4), stack, H100).parts.values())
+        name: sum(step_cost(work(found, [0.5] * len(found)), None, Schedule(4), stack, H100).parts.values())
         for name, stack in (("bare", BARE), ("core", replace(BARE, kernels=CORE.kernels)))
     }
     assert seconds == {"bare": pytest.approx(2.0 * len(found)), "core": 0.0}

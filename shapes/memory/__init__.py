@@ -148,11 +148,12 @@ def memory(
     microbatches = microbatches_of(workload, microbatches)
     gradients = gradients_of(saved_by, microbatches)
     how = bits, workload.optimizer or "adamw", saved_by, dropout_mask_bytes, loss, copies, gradients.stay
-    model, whole = as_held(model, workload), workload.without_context_parallelism()
+    # Chunks show in what is in flight alone, and add nothing to it on the last stage.
+    model, whole = as_held(model, workload), replace(workload.without_context_parallelism(), vpp=1)
     limit = on.memory.bytes if on else None
-    steps = [StageStep(model, replace(whole, vpp=1), "last", 1, *how)]  # chunks add nothing in flight here
+    steps = [StageStep(model, whole, "last", 1, *how)]
     if workload.p > 1:
-        steps.insert(0, StageStep(model, whole, "first", most_in_flight(whole, microbatches), *how))
+        steps.insert(0, StageStep(model, whole, "first", most_in_flight(workload, microbatches), *how))
     found = ((_of_step(step, gradients, kept_in, limit, context_bytes, weight_dtype), step) for step in steps)
     most, step = max(found, key=lambda one: one[0].total_bytes)
     if simulate and workload.train and not workload.offload_saved:

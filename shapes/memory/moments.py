@@ -225,9 +225,25 @@ def moments(step: StageStep) -> tuple[Moment, ...]:
 
     New gradients of weights that are added to those of an earlier microbatch are temporary.
     """
-    model, workload, (kinds, runs) = step.model, step.workload, _kinds(step)
+    alike = step
+    if step.gradients_stay and step.fused_wgrad:
+        # How parameters are spread over ranks shows in their gradients alone, which are there all the time.
+        alike = replace(step, workload=_not_spread(step.workload), optimizer="adamw")
+    return _moments(alike, held(step).trained)
+
+
+@lru_cache(2**10)  # a pipeline's ends ask for it, at each number of chunks
+def _not_spread(workload: Workload) -> Workload:
+    """Without the ranks that only share parameters, and as few that experts lie on as make a difference to a layer."""
+    fewest = min(workload.e, 1 + (workload.expert_load > 1))
+    return replace(replace(workload, e=fewest, etp=workload.expert_t).within_layers(), p=workload.p)
+
+
+@lru_cache(2**11)
+def _moments(step: StageStep, everything: ShardParameters) -> tuple[Moment, ...]:
+    """``moments``; ``everything``: the parameters that train."""
+    model, (kinds, runs) = step.model, _kinds(step)
     saved = step.in_flight * sum(kinds[place].saved * count for place, count in runs) + _saved_by_ends(step)
-    everything = held(step).trained
     made = everything if step.gradients_stay else ShardParameters()
     found = [Moment("end of the forward", saved, 0, 0, made)]
     if step.last and model.head:
@@ -236,7 +252,7 @@ def moments(step: StageStep) -> tuple[Moment, ...]:
     if step.first and (size := _embedding_gradient(step)):
         # A tied matrix meets its head's gradient here: both and their sum, which is the one that stays.
         alive = size + 2 * _tied_head(step)
-        there = made if step.gradients_stay else everything - counted(model.front_tensors(workload.t))
+        there = made if step.gradients_stay else everything - counted(model.front_tensors(step.workload.t))
         found.append(_moment("gradient of the embedding", alive, saved, there))
     return *found, Moment("optimizer's step", 0, 0, 0, everything)
 
@@ -401,12 +417,6 @@ def _passes(step: StageStep, kept: int) -> list[tuple[list[Pair], list[Pair]]]:
 @lru_cache(2**14)
 def _layer(step: StageStep, block: Block, hidden: int, s: int) -> _Layer:
     workload = step.workload
-    gradients = counted(trained_block(block, hidden, workload))
-    fewest = 2 if workload.expert_load > 1 else 1
-    if workload.e > fewest and step.fused_wgrad and step.gradients_stay:
-        # How many experts a rank has shows in their gradients alone.
-        step = replace(step, workload=replace(workload, e=fewest, etp=workload.expert_t).within_layers())
-        return replace(_layer(step, block, hidden, s), gradients=gradients)
     tape = step.forward(s).layer_tape(block, hidden)
     kept = tape.saved(selective=True)
     saved = sum(kept.values())
@@ -419,7 +429,7 @@ def _layer(step: StageStep, block: Block, hidden: int, s: int) -> _Layer:
         backward=peak_bytes(events, saved) + moved,
         returned=tape.returned * workload.saving.everything,
         window=block.attention.window if block.attention else None,
-        gradients=gradients,
+        gradients=counted(trained_block(block, hidden, workload)),
         unneeded=tape.unneeded_bytes() if workload.adapted else 0,
     )
 

@@ -6,12 +6,13 @@ Shapes are per model, before any parallel split; ``Linear.on_shard`` says what o
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, ClassVar
 
 from shapes.errors import positive_int, refuse
-from shapes.frozen import Count, Pair, Triple, frozen, replace
+from shapes.frozen import Count, HashedOnce, Pair, Triple, frozen, replace
 from shapes.recipes import WeightFormat
 
 from .mixers import (
@@ -105,7 +106,7 @@ class Augment(Listed):
 
 
 @frozen
-class Block:
+class Block(HashedOnce):
     """``count`` layers in a row that are alike.
 
     ``norms`` of hidden size each hold ``norm_weights`` x h parameters (1: RMSNorm or LayerNorm without bias; 2: with
@@ -139,8 +140,12 @@ class Block:
     joined: bool = False
     shared: bool = False
 
-    # Of a part, as a stack's: formats are long.
-    HASHED = "attention", "mlp", "mixer", "count"
+    def __hash__(self) -> int:
+        try:
+            return self.known_hash
+        except AttributeError:  # of a part, as a stack's: formats are long
+            object.__setattr__(self, "known_hash", hash((self.attention, self.mlp, self.mixer, self.count)))
+            return self.known_hash
 
     @property
     def crosses(self) -> bool:
@@ -280,6 +285,7 @@ class Tower:
         return pieces, tokens * self.merge**2 + self.special, pieces * tokens
 
 
+@lru_cache(2**8)
 def kinds_of(blocks: Blocks) -> Blocks:
     """``blocks`` with equal ones merged, in the order in which each first comes."""
     times_of: dict[int, int] = Counter(map(id, blocks))

@@ -229,9 +229,18 @@ def _three(
 
 def _each_layer(model: ModelShape, workload: Workload) -> Repeated:
     """The layers' operators and what is before the first (patch embeddings), on one of p stages."""
-    p, left = workload.p, workload.saving.layers or model.layers
-    workload = workload.within_layers(checkpointing=workload.saving.name)
-    encoder_s = sequence_length(model, model.stacks[0], workload)
+    left = workload.saving.layers or model.layers
+    for parts, layers in _by_kind(model, workload.p, workload.within_layers(checkpointing=workload.saving.name)):
+        again = min(left, layers)
+        left -= again
+        yield from zip(parts, (max(1, layers), again))  # noqa: B905 - what is before the layers never runs again
+
+
+#: A plan goes through schedules, ZeRO's stages and so many layers' recomputation for the same layers.
+@lru_cache(2**8)
+def _by_kind(model: ModelShape, p: int, workload: Workload) -> list[tuple[list[Operators], int]]:
+    """``_of_layer`` of each kind of layer, and how many a stage has; 0: what is before the first."""
+    encoder_s, found = sequence_length(model, model.stacks[0], workload), []
     for stack, blocks in stage_kinds(model, p):
         prefix = f"{stack.name}." * (len(model.stacks) > 1)
         if workload.decode and stack != model.main:
@@ -239,15 +248,13 @@ def _each_layer(model: ModelShape, workload: Workload) -> Repeated:
         s = sequence_length(model, stack, workload)
         for linear in stack.front if p == 1 else ():
             rows = workload.own_tokens(s if linear.rows is None else linear.rows)
-            yield _as_run(linear_operators(linear, rows, Lowering(workload, prefix)), workload), 1
+            found.append(([_as_run(linear_operators(linear, rows, Lowering(workload, prefix)), workload)], 0))
         run = Lowering(workload, f"{prefix}layers.*.")
         dense = replace(run, workload=replace(workload, d=1, e=1, etp=None))  # alike on all experts' ranks
         for block in blocks:
-            again = min(left, block.count)
-            left -= again
             own = run if isinstance(block.mlp, MoeShape) else dense
-            parts = _of_layer(replace(block, count=1), stack.hidden, s, encoder_s, own)
-            yield from zip(parts, (block.count, again), strict=True)
+            found.append((_of_layer(replace(block, count=1), stack.hidden, s, encoder_s, own), block.count))
+    return found
 
 
 #: A plan goes through stages, schedules and so many layers' recomputation for the same layer.

@@ -51,15 +51,18 @@ def _of_layers(model: ModelShape, workload: Workload) -> Iterator[Problem]:
         yield "expected 1: eager attention does not share a sequence", "cp", workload.cp
 
 
-def _of_heads(model: ModelShape, t: int, etp: int, train: bool = False) -> Iterator[Problem]:
+@lru_cache
+def _of_heads(model: ModelShape, t: int, etp: int, train: bool = False) -> list[Problem]:
+    found = []
     for heads, named, shared, kept in _sharded(model, train):
         if heads % t:
-            yield f"expected a divisor of the {heads} {named}", "t", t
+            found.append((f"expected a divisor of the {heads} {named}", "t", t))
         elif shared % t and t % shared:  # each rank holds whole ones: a share of them, or a copy of one
-            yield f"expected a divisor or a multiple of the {shared} {kept}", "t", t
+            found.append((f"expected a divisor or a multiple of the {shared} {kept}", "t", t))
     for width, expert in mlp_widths(model):
         if width % (ranks := etp if expert else t):
-            yield f"expected a divisor of the {width} features of an MLP", "t" if ranks == t else "etp", ranks
+            found.append((f"expected a divisor of the {width} features of an MLP", "t" if ranks == t else "etp", ranks))
+    return found
 
 
 def _of_experts(model: ModelShape, workload: Workload) -> Iterator[Problem]:
@@ -95,7 +98,7 @@ def runnable_split(model: ModelShape, workload: Workload) -> Workload:
 
 def divides_over(model: ModelShape, t: int) -> bool:
     """Whether every attention's and recurrence's heads and every width divide over ``t`` ranks."""
-    return not any(_of_heads(model, t, t))
+    return not _of_heads(model, t, t)
 
 
 @lru_cache

@@ -21,12 +21,12 @@ from shapes.errors import DAMAGED, InputError
 from shapes.frozen import Names, Numbers, frozen, replace
 from shapes.memory import memory
 from shapes.model import ModelShape
-from shapes.operators import in_parts
+from shapes.operators import Repeated, in_parts
 from shapes.operators.types import Operator, Operators, moved_bytes, work_key
 from shapes.toml_table import DATA
 from shapes.workload import Workload
 
-from .seconds import DEVICE_PARTS, Schedule, Work, add, microbatch, slowest_stage, step_parts, work
+from .seconds import DEVICE_PARTS, Microbatch, Schedule, Work, add, microbatch, slowest_stage, step_parts, work
 from .stack import STEP_TIERS, Interval, SoftwareStack
 
 #: Relative error of the operators that stacks' intervals were calibrated with. A larger error, of operators priced by
@@ -57,19 +57,21 @@ class StepCost:
 
 def step_cost(
     stage: Work,
-    whole: Work,
+    whole: Microbatch | None,
     schedule: Schedule,
     stack: SoftwareStack,
     device: Device,
     full_s: float = 0.0,
 ) -> StepCost:
-    """The step of ``stage`` (the slowest pipeline stage) and ``whole`` (all stages) as ``stack`` runs it on ``device``.
+    """The step of ``stage`` (the slowest pipeline stage) as ``stack`` runs it on ``device``.
+
+    ``whole``: a microbatch of all stages (None: there is one stage).
 
     ``full_s``: seconds of the step with full recomputation, if nobody said what is recomputed. An interval up to them
     holds 86 to 100% of the runs of each source that does not say (10 to 100% without: reports/bench/steps_policy.py).
     """
     own = microbatch(stage, stack, device)
-    ran = own, own if stage is whole else microbatch(whole, stack, device)
+    ran = own, whole or own
     parts = {name: float(value) for name, value in step_parts(stage, schedule, stack, *ran).items() if value}
     seconds = sum(parts.values())
     tier = stack.tier(device.architecture)
@@ -241,7 +243,7 @@ class Pricer:
 
     def __post_init__(self) -> None:
         self._known: dict[object, Cost] = {}
-        self._work = lru_cache(self.summed)
+        self._whole = lru_cache(lambda stack, *step: microbatch(self.summed(*step), stack, self.device))
         self._parts: dict[int, tuple[Operators, Work]] = {}
 
     def step(
@@ -269,16 +271,13 @@ class Pricer:
     def prepare(self, model: ModelShape, workloads: Iterable[Workload]) -> None:
         """Price at once the operators of all steps of a plan."""
         each = (one for workload in workloads for one in (workload, over_stages(workload))[: workload.p])
-        parts = {id(part): part for one in each for part, _ in in_parts(model, one)}
-        self.learn(parts.values())
+        self._add_up(in_parts(model, one) for one in each)
 
     def summed(self, model: ModelShape, workload: Workload) -> Work:
         """The work of one microbatch; each part of it is priced once."""
-        total = Work()
-        for part, times in in_parts(model, workload):
-            # The key is the part's identity, which lasts as long as the part is kept here.
-            if id(part) not in self._parts:
-                self._parts[id(part)] = part, priced_work(part, self._costs(part))
+        total, found = Work(), in_parts(model, workload)
+        self._add_up([found])
+        for part, times in found:
             add(total, self._parts[id(part)][1], times)
         return total
 
@@ -288,20 +287,26 @@ class Pricer:
         A plan gives none: its thousands of steps share their parts.
         """
         assert self.stack
-        stage = whole = own or self.summed(model, workload)
-        full_s = 0.0
+        stage, whole, full_s = own or self.summed(model, workload), None, 0.0
+        stack = self.stack.without_overlap(workload.exposed)
         if workload.p > 1:
             stage = slowest_stage(stage, model, workload.p, self.stack, self.device)
-            whole = self._work(model, over_stages(workload))
+            whole = self._whole(stack, model, over_stages(workload))
         if workload.checkpointing == "unknown" and model:
             full_s = self.cost(model, replace(workload, checkpointing="full")).seconds
-        stack = self.stack.without_overlap(workload.exposed)
         cost = step_cost(stage, whole, schedule_of(workload), stack, self.device, full_s)
         return with_host(cost, model, workload, self.device)
 
     def learn(self, many: Iterable[Operators]) -> None:
         """Price the operators of many steps at once: one at a time is many times slower."""
         self._costs([*chain(*many)])
+
+    def _add_up(self, steps: Iterable[Repeated]) -> None:
+        """The work of each part of steps that is new, all priced at once."""
+        # The key is the part's identity, which lasts as long as the part is kept here.
+        new = {id(part): part for step in steps for part, _ in step if id(part) not in self._parts}
+        self.learn(new.values())
+        self._parts |= {key: (part, priced_work(part, self._costs(part))) for key, part in new.items()}
 
     def _costs(self, listed: Sequence[Operator]) -> tuple[Cost, ...]:
         keys = [*map(work_key, listed)]

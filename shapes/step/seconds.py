@@ -158,15 +158,15 @@ def each_value(one: Any, function: Function) -> Any:
 
 
 def add(one: Any, other: Any, times: float) -> Any:
-    """``one`` (work, a region, a mapping, which change, or a number) with ``times`` of ``other`` in addition."""
-    if isinstance(one, Work | Region):
-        for key in one.__slots__:
-            setattr(one, key, add(getattr(one, key), getattr(other, key), times))
-    elif isinstance(one, dict):
+    """``one`` (work, a region, a mapping), which changes, with ``times`` of ``other`` in addition."""
+    if isinstance(one, dict):
         for key, value in other.items():
             one[key] += value * times
-    else:
-        return one + other * times
+        return one
+    for key in one.__slots__:
+        own, more = getattr(one, key), getattr(other, key)
+        inner = isinstance(own, (dict, Region))
+        setattr(one, key, add(own, more, times) if inner else own + more * times)
     return one
 
 
