@@ -468,6 +468,9 @@ SLIDES, WHOLE = "sliding_attention", "full_attention"
         # Known words that the class does not know what to do with.
         ("gemma2", [SLIDES, "linear_attention", WHOLE], "layers of full_attention, sliding_attention"),
         ("llama", [SLIDES, WHOLE, WHOLE], "layers of one kind"),
+        # Of a type whose windows are off unless the file says otherwise.
+        ("qwen3", [WHOLE, "linear_attention", WHOLE], "layers of full_attention, sliding_attention"),
+        ("qwen2", [WHOLE] * 2, "a list of 3 strings"),
     ],
 )
 def test_layers_that_differ_in_an_unknown_way_are_refused(family: str, words: list[str], reason: str) -> None:
