@@ -594,6 +594,11 @@ def test_an_argument_of_the_script_that_decides_the_sizes_is_asked_for() -> None
     assert (reading.model.hidden, reading.unread) == (4096, ())
 
 
+def test_a_tokenizer_of_another_language_is_not_gpt2s() -> None:
+    with pytest.raises(InputError, match=r"\(AbejaJapaneseGPT2Tokenizer\) decides it"):
+        script(PLAIN.replace("--vocab-size 50257", "--tokenizer-type AbejaJapaneseGPT2Tokenizer"))
+
+
 def test_a_tasks_own_head_is_named() -> None:
     assert [(one.key, one.changes) for one in with_arguments("--task MNLI").unread] == [
         ("task", "the head, or what is run: a task's own")

@@ -271,6 +271,11 @@ def test_swift_trains_lora_where_its_command_does_not_say(tmp_path: Path) -> Non
             f'Z=$2\nif [ "$Z" == "" ]; then Z=2; fi\npython x.py --model_name_or_path {QWEN} --zero_stage $Z',
             {"zero": 2},
         ),
+        (f"python train.py --hf-checkpoint {QWEN} --loss-type sft_loss --tensor-model-parallel-size 2", {"zero": 1}),
+        (
+            f"train.py --hf-checkpoint {QWEN} --loss-type sft_loss --tensor-model-parallel-size 2 --optimizer muon",
+            {"zero": None, "optimizer": "muon"},
+        ),
         (f"python train.py --hf-checkpoint /root/{QWEN} --loss-type sft_loss --num-layers 28", {"zero": None}),
     ],
 )
@@ -1519,7 +1524,7 @@ def test_what_is_saved_whole_with_an_adapter_and_merged_models_are_said(tmp_path
         ("", (8, 3)),
         ("actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", (4, 3)),
         ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4", (2, 1)),
-        ("actor_rollout_ref.actor.megatron.expert_model_parallel_size=4", (None, None)),
+        ("actor_rollout_ref.actor.megatron.expert_model_parallel_size=4", (None, 1)),
     ],
 )
 def test_verl_shards_over_its_devices(said: str, layout: tuple[int | None, int | None], tmp_path: Path) -> None:
