@@ -614,16 +614,17 @@ def routed_on(model: ModelShape, device: Device) -> tuple[ModelShape, Names]:
 
 
 def _with_products_of(subject: Subject, model: ModelShape, device: Device) -> Subject:
-    model, notes = routed_on(model, device)
-    if notes:
-        subject = replace(resized_subject(subject, model, subject.workload), notes=(*subject.notes, *notes))
+    known, notes = routed_on(model, device)
     lacking = {one for one in model.formats if one.recipe and load_recipe(one.recipe).dtype not in device.peak_flops}
-    if not lacking:
+    if lacking:
+        known = known.in_formats(lambda one: replace(one, recipe=None) if one in lacking else one)
+        titles = ", ".join(one.title for one in lacking)
+        notes += (
+            f"{device.name} has no products in {titles}: its weights alone are quantised, arithmetic is in 16 bits",
+        )
+    if not notes:
         return subject
-    alone = model.in_formats(lambda one: replace(one, recipe=None) if one in lacking else one)
-    titles = ", ".join(one.title for one in lacking)
-    note = f"{device.name} has no products in {titles}: its weights alone are quantised, arithmetic is in 16 bits"
-    return replace(resized_subject(subject, alone, subject.workload), notes=(*subject.notes, note))
+    return replace(resized_subject(subject, known, subject.workload), notes=(*subject.notes, *notes))
 
 
 def run_by(stack: SoftwareStack, given: Container[str], workload: Workload, device: Device) -> Workload:

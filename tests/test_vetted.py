@@ -203,6 +203,16 @@ def test_the_joint_saving_is_no_less_than_the_best_and_no_more_than_the_sum() ->
     assert "if fixed: step " in str(report)
 
 
+def test_what_fits_by_itself_alone_is_not_joined() -> None:
+    # Recomputing nothing fits, so does t 2, and both do not.
+    layout: dict[str, Any] = {"gpus": 64, "t": 8, "p": 2, "b": 2, "s": 2048, "global_batch": 512, "zero": 1}
+    report = sizer.check("tiiuae/falcon-40b", device="a100-sxm", checkpointing="full", **layout)
+    alone = [one.change for found in report.findings for one in found.suggestions]
+    assert {"checkpointing": "none"} in alone
+    assert any("tp" in one for one in alone)
+    assert report.joint is None
+
+
 def test_one_suggestion_has_no_joint_saving() -> None:
     report = sizer.check(GPT2)
     assert len([one for one in report.findings if one.suggestions]) <= 1 or report.joint is not None

@@ -513,22 +513,23 @@ def together(causes: Iterable[Cause], graded: Iterable[Graded], by: Proposals) -
 
     None where no two offers are compatible.
     """
-    change: dict[str, int | str] = {}
-    taken = list[Offer]()
+    change: Change = {}
+    taken, said, saved = list[Offer](), _said(graded), -inf
     for cause in causes:
         for offer in cause.offers:
             if change.keys() & offer.change or not _same_size(offer, by.subject):
                 continue
             both = price_offer(Suggestion({**change, **offer.change}), by)
             # An offer that costs nothing is taken too: it mends its breach with the others.
-            if both and (not taken or both.saving >= taken[-1].saving - TIE * by.step.seconds):
-                change |= offer.change
-                taken.append(both)
+            if not both or both.saving < saved - TIE * by.step.seconds:
+                continue
+            left = _left(both.change, by, said) if taken else {}
+            # What fits by itself need not fit with the others.
+            if "SZ121" not in left:
+                change, saved = both.change, both.saving
+                taken.append(both.noted("then fix " * bool(left) + ", ".join(left)))
                 break
-    if len(taken) < 2:
-        return None
-    left = ", ".join(_left(change, by, _said(graded)))
-    return taken[-1].noted(left and "then fix " + left).priced
+    return taken[-1].priced if len(taken) > 1 else None
 
 
 #: Code -> (index of its severity, minus the seconds that mending it saves; minus infinity where it is broken outright).

@@ -295,7 +295,8 @@ def step_text(step: StepTime | None) -> str:
         source = "; ".join((step.source.partition(":")[0], f"stack {step.tier}", *step.unknown))
     else:
         spread = (step.high - step.low) / 2 / step.seconds if step.seconds else 0.0
-        within, source = f" +-{percent_text(spread)}", step.source.replace(":", " on ", 1)
+        source = step.source.replace("; predicted:", ", in part on ").replace(":", " on ", 1)
+        within = f" +-{percent_text(spread)}"
         source += f"; {step.tier}" * bool(step.tier)
     used = f"MFU {mfu_text(step)}"
     if step.phase == "train":
