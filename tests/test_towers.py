@@ -50,8 +50,10 @@ WRAPPERS: dict[str, tuple[dict[str, Any], str]] = {
     "qwen2_5_vl": ({**QWEN, "fullatt_block_indexes": [1, 3], "patch_size": 14}, "qwen2_5_vl_text"),
     "exaone4_5": ({**QWEN, "num_key_value_heads": 2, "fullatt_block_indexes": [1, 3], "patch_size": 14}, "exaone4"),
     "qwen3_vl": ({**QWEN, "deepstack_visual_indexes": [0, 2]}, "qwen3_vl_text"),
+    "cohere_compass": ({**QWEN, "deepstack_visual_indexes": [0, 2]}, "cohere_compass_text"),
     "kimi_k25": ({**SEEN}, "deepseek_v3"),
     "lfm2_vl": ({**SEEN, "num_patches": 36, "vision_use_head": False}, "lfm2"),
+    "lfm3_vl": ({**SEEN, "num_hidden_layers": 5, "num_key_value_heads": 2, "patch_size": 16}, "lfm3"),
     "glm4v": ({**QWEN, "image_size": 112, "patch_size": 14}, "glm4v_text"),
     "glm46v": ({**QWEN, "image_size": 112, "patch_size": 14}, "glm4v_text"),
     "glm4v_moe": ({**QWEN, "image_size": 112, "patch_size": 14, "attention_bias": True}, "glm4v_moe_text"),
@@ -94,6 +96,9 @@ def configured(wrapper: str) -> dict[str, Any]:
     text = {**LLAMA, "model_type": text_type, **(SMALL_MLA if text_type == "deepseek_v3" else {})}
     if text_type == "llama4_text":
         text |= {"intermediate_size_mlp": 96, "num_local_experts": 2}
+    if text_type == "cohere_compass_text":
+        usual = {"rope_type": "default", "rope_theta": 10000.0}
+        text["rope_parameters"] = {"full_attention": usual, "sliding_attention": usual}
     own = {"kimi_k25": "projection_hidden_size", "aya_vision": "alignment_intermediate_size", "ovis2": "hidden_size"}
     own |= {"cohere2_vision": "alignment_intermediate_size", "minimax_m3_vl": "projector_hidden_size"}
     more = {own[wrapper]: 32} if wrapper in own else {}
