@@ -142,7 +142,8 @@ def main() -> None:
                 f"{use} {form} {device}: {len(rows)} rows, left out {error:.1%}, 95% within {p95:.1%}", flush=True
             )
             lines += [f"[{use}_{form}.{device}]", f"# {len(rows)} rows of {kernel} ({framework})"]
-            lines += [f"{name} = {value:.4g}" for name, value in c.items() if training or name != "row_s"]
+            c["row_s"] *= training
+            lines += [f"{name} = {value:.4g}" for name, value in c.items()]
             lines += [f"error = {error:.3f}", f"error_p95 = {p95:.3f}", ""]
     (DATA / "scans.toml").write_text("\n".join(lines))
 

@@ -103,11 +103,12 @@ def held_out(sizes: list[Sizes]) -> NDArray[np.bool_]:
 
 def fit(name: str, sizes: list[Sizes], seconds: Array, device: Any) -> tuple[dict[str, float], dict[str, float]]:
     """A form's constants by 70% of the shapes and its errors on the others."""
-    first, table = START[name], Sizes(*map(np.array, zip(*sizes, strict=True)))
+    known = {"together": 2.0 if device.name in BLACKWELL else 1.0} if name == "sparse_attention" else {}
+    first, table = dict(START[name]), Sizes(*map(np.array, zip(*sizes, strict=True)))
+    if "flops_per_s" in first:
+        first["flops_per_s"] *= known.get("together", 1.0)
     out = held_out(sizes)
     start = np.log(list(first.values()))
-
-    known = {"together": 2.0 if device.name in BLACKWELL else 1.0} if name == "sparse_attention" else {}
 
     def constants(logs: Array) -> dict[str, float]:
         return dict(zip(first, np.exp(logs).tolist(), strict=True)) | known

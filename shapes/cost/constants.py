@@ -308,6 +308,11 @@ def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, o
     scaled = constants.scaled(speed, bandwidth, cache, elements, device.compute.units)
     if foreign:
         return scaled
+    if (small := scaled.small) and (table := small.correction) and bandwidth < 1:
+        # Small products wait the longer for a slower memory, which no choice of a kernel changes: by A100's table whole
+        # 64 columns more of a few rows saved up to 1.8% on the 40 GB ones.
+        weaker = replace(table, log_factors=tuple(bandwidth * one for one in table.log_factors))
+        scaled = replace(scaled, small=replace(small, correction=weaker))
     most = asymptote(device, dtype) * peak
     if dtype in device.compute.vector_dtypes:
         short = max(0.0, most / peak / _fed_share(device, dtype) - 1)
@@ -334,11 +339,11 @@ def _without_tables(constants: GemmConstants, kin: Device) -> GemmConstants:
     Libraries split few tiles along a long k, and have tiles of few rows. The constants of memory and caches come from
     small products, as large ones hardly tell them and may leave them on the bounds of their fit.
     """
-    form = constants.uncorrected()
     keys = "bandwidth_bytes_per_s", "cache_bandwidth_bytes_per_s", "cache_bytes"
     least = {key: min(getattr(constants, key), getattr(constants.small or constants, key)) for key in keys}
-    tiles = *LOW_TILES[: CARRY.low_tiles.get(kin.architecture, 0)], *form.tiles
-    return replace(form.both(split_steps=CARRY.split_steps, tiles=tiles), **least)
+    more = LOW_TILES[: CARRY.low_tiles.get(kin.architecture, 0)]
+    bare = constants.both(correction=None, cells=None, split_steps=CARRY.split_steps, tiles=more + constants.tiles)
+    return replace(bare, **least)
 
 
 def _fed_share(device: Device, dtype: str) -> float:
@@ -628,7 +633,7 @@ def published_error(origin: Origin) -> Expected:
     """The error of a price by ``origin``."""
     form = origin.table.removesuffix(_GUESSED)
     own, guessed = _tables()[form][origin.device], form != origin.table
-    borrowed = 0.0 if origin.own_device else ALIKE if origin.same_architecture else OTHER
-    tier = "fitted" if origin.own_device else "borrowed" if origin.same_architecture else "extrapolated"
+    alike = (ALIKE, "borrowed") if origin.same_architecture else (OTHER, "extrapolated")
+    borrowed, tier = (0.0, "fitted") if origin.own_device else alike
     more = Expected.of(hypot(borrowed, UNJUDGED * guessed), "extrapolated" if guessed else tier)
     return Expected.said(own, "error", tier).combined(more)

@@ -212,8 +212,8 @@ def _scaled(one: AttentionConstants, device: Device, kin: Device, base: str, pea
     speed = _speed(device, kin, peak, base)
     bandwidth = device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
     rates = tuple((bucket, min(rate * speed, peak)) for bucket, rate in one.flops_per_s)
-    moving = "bandwidth_bytes_per_s", "copy_bytes_per_s", "cache_bytes_per_s"
-    moved = {key: getattr(one, key) * bandwidth for key in moving}
+    keys = "bandwidth_bytes_per_s", "copy_bytes_per_s", "cache_bytes_per_s"
+    moved = {key: getattr(one, key) * bandwidth for key in keys}
     return replace(one, flops_per_s=rates, units=device.compute.units, **moved)
 
 
@@ -282,9 +282,8 @@ class AttentionBatch:
         return (self.c_qk + self.c_v) / 2
 
 
-def attention_row(operator: Attention, run: Run) -> Items:
+def attention_row(one: Attention, run: Run) -> Items:
     """The operator's `AttentionBatch`, numbers or columns, computed as the run says."""
-    one = operator
     masked = one.causal, one.window or 0, run.copied or 0, one.deterministic, one.causal and not one.trains
     return *one.sizes, run.d_qk, run.d_v, *masked
 
@@ -377,6 +376,5 @@ def _walked(work: AttentionBatch, keys: Array, c: AttentionConstants) -> Array:
         keys = np.maximum(keys, visible_keys(work, windowed=False))
         ramp = np.ones_like(ramp)
     edges = 0.5 * QUERIES * (work.causal + (ramp < 1))
-    whole = next_multiple(work.kv_len, QUERIES)
-    walked: Array = np.minimum(keys + edges, np.maximum(keys, whole))
+    walked: Array = np.minimum(keys + edges, np.maximum(keys, next_multiple(work.kv_len, QUERIES)))
     return walked * (1 + c.uneven * (work.causal > 0) * ramp**2)

@@ -327,8 +327,9 @@ def _choice(dims: Array, moved: Array, c: GemmConstants) -> Array:
     waves = waves_paid(counts, k, c)
     per_tile = np.array([tiled_seconds(row, k, tile, c) for row, tile in zip(waves, c.tiles, strict=True)])
     best, rows = np.argmin(per_tile, axis=0), np.arange(k.size)
-    memory = memory_seconds(moved, c)
-    return np.stack([per_tile[best, rows], memory, best.astype(float), counts[best, rows], waves[best, rows]])
+    return np.stack(
+        [per_tile[best, rows], memory_seconds(moved, c), best.astype(float), counts[best, rows], waves[best, rows]]
+    )
 
 
 def predict_gemm(

@@ -127,8 +127,7 @@ def collective_parts(operator: Collective, device: Device, constants: Collective
     """Seconds of latency and of transfer of one run; ``constants`` None: the device's."""
     if operator.ranks == 1:
         return 0.0, 0.0
-    inside = ranks_in_domain(device, operator)
-    what = operator.what
+    inside, what = ranks_in_domain(device, operator), operator.what
     # Engines' own reductions are for the ranks of one node; DeepEP's low-latency kernels are not, and send a token to
     # each of its experts.
     if operator.direct and (inside == operator.ranks or what == "all_to_all"):

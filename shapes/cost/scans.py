@@ -42,8 +42,8 @@ def parts_of(scan: Scan, c: Numbers) -> Parts:
     # The state is read and written once in fp32, or, by what trains, for every chunk in 16 bits.
     states = 4 * heads * scan.head_dim * scan.state * (scan.chunks if scan.training else 2)
     moved = read_seconds(scan.bytes / passes + states, c)
-    waiting = c["launch_s"] + times * c.get("row_s", 0.0) * np.minimum(scan.tokens, scan.chunk)
-    return waiting, times * beyond(walked, moved, c["q"]), times * walked
+    solved = times * c["row_s"] * np.minimum(scan.tokens, scan.chunk)
+    return c["launch_s"] + solved, times * beyond(walked, moved, c["q"]), times * walked
 
 
 def beyond(walked: Any, moved: Any, q: float) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shapes.dtypes import next_multiple
 from shapes.frozen import Items, Named, Numbers, replace
 from shapes.operators.types import IndexScores, SparseAttention, TopK
 
@@ -49,25 +50,19 @@ def _scores(one: Sizes, c: Numbers) -> Parts:
     block = 2 * 4 * one.heads * one.width * c["units"] / c["flops_per_s"]
     shared = np.clip(4 * one.sequences / one.queries, 1.0, 4.0)  # sequences of fewer queries share a block
     computing = paid(np.ceil(one.queries / 4), c) * (one.keys * shared + c["prologue_keys"]) * block
-    waiting = np.maximum(read_seconds(_keys(one), c) - computing, 0.0)
-    return c["launch_s"], waiting + read_seconds(_scored(one), c), computing
+    scored, keys = (read_seconds(moved, c) for moved in _bytes(one))
+    return c["launch_s"], np.maximum(keys - computing, 0.0) + scored, computing
 
 
-def _keys(one: Sizes) -> Any:
-    """Bytes of the sequences' keys, in fp8 with a scale each."""
-    return one.sequences * one.length * (one.width + 4)
-
-
-def _scored(one: Sizes) -> Any:
-    """Bytes of queries, in fp8, and of the scores written, of 4 each."""
-    return one.queries * (one.heads * one.width + 4 * one.keys)
+def _bytes(one: Sizes) -> Items:
+    """Of queries, in fp8, with the scores written, of 4 each; and of keys, in fp8 with a scale each."""
+    return one.queries * (one.heads * one.width + 4 * one.keys), one.sequences * one.length * (one.width + 4)
 
 
 def _paged(one: Sizes, c: Numbers) -> Parts:
     """A decode step's: each sequence's keys are read once, which many blocks share."""
     computing = 2 * one.queries * one.keys * one.heads * one.width / c["flops_per_s"]
-    launch = c["launch_s"] + one.sequences * c["sequence_s"]
-    return launch, read_seconds(_scored(one) + _keys(one), c), computing
+    return c["launch_s"] + one.sequences * c["sequence_s"], read_seconds(sum(_bytes(one)), c), computing
 
 
 def _top_k(one: Sizes, c: Numbers) -> Parts:
@@ -77,21 +72,20 @@ def _top_k(one: Sizes, c: Numbers) -> Parts:
     """
     many = np.clip((one.length - one.width) * one.sequences / one.queries, 0.0, 1.0)
     each = many * c["choice_s"] + one.keys * c["key_s"]
-    waves = np.maximum(one.queries / c["units"], 1.0)
     moving = 4 * one.queries * (one.keys + one.width) / c["bandwidth_bytes_per_s"]
-    return c["launch_s"], moving, waves * each
+    return c["launch_s"], moving, np.maximum(one.queries / c["units"], 1.0) * each
 
 
 def _attention(one: Sizes, c: Numbers) -> Parts:
     """``together`` units for every query and 64 of its heads walk all keys that it may choose (FlashMLA's sparse_fwd).
 
-    Of those that its sequence lacks none is gathered. Blackwell's waves end at half as many queries as units.
+    Of those that its sequence lacks none is gathered. Blackwell's waves end at half as many queries as units;
+    its ``flops_per_s`` are of twice the work.
     """
     block = 2 * 64 * one.width * c["units"] / c["flops_per_s"]
-    blocks = c["together"] * one.queries * np.ceil(one.heads / 64)
-    computing = paid(blocks, c) * (one.keys + c["prologue_keys"]) * block / c["together"]
+    waves = paid(c["together"] * one.queries * one.heads / 64, c)
     gathered = one.queries * np.minimum(one.keys, one.length) * one.width
-    return c["launch_s"], gathered / c["bandwidth_bytes_per_s"], computing
+    return c["launch_s"], gathered / c["bandwidth_bytes_per_s"], waves * (one.keys + c["prologue_keys"]) * block
 
 
 #: Seconds of the launch, of moving and of arithmetic of one run, by its sizes and constants.
@@ -107,7 +101,7 @@ def form_of(operator: SparseOperator) -> tuple[str, bool]:
 def sparse_parts(operator: SparseOperator, c: Numbers) -> Items:
     """Seconds of the launch, of moving and of arithmetic of one run."""
     launch, moving, computing = FORMS[form_of(operator)[0]](_sizes(operator), c)
-    if isinstance(operator, SparseAttention) and operator.phase != "forward":
+    if operator.phase != "forward":
         times = operator.flops / replace(operator, phase="forward").flops / BACKWARD
         return launch, moving * 2, computing * times
     return launch, moving, computing
@@ -117,9 +111,8 @@ def _sizes(operator: SparseOperator) -> Sizes:
     queries, length = operator.batch * operator.q_len, operator.kv_len
     if isinstance(operator, SparseAttention):
         # A block takes the heads that share a key, in tiles of 64.
-        tiles = operator.kv_heads * -(-operator.heads // (64 * operator.kv_heads))
-        width = operator.head_dim + operator.v_head_dim
-        return Sizes(queries, operator.keys, 64 * tiles, width, operator.batch, length)
+        heads = next_multiple(operator.heads, 64 * operator.kv_heads)
+        return Sizes(queries, operator.keys, heads, operator.head_dim + operator.v_head_dim, operator.batch, length)
     keys = operator.pairs / operator.q_len
     own = (1, operator.top_k) if isinstance(operator, TopK) else (operator.heads, operator.head_dim)
     return Sizes(queries, keys, *own, operator.batch, length)
