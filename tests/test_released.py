@@ -49,6 +49,9 @@ def test_a_name_reads_as_the_models_configuration(name: str, file: str) -> None:
         ("Llama2-70b", "meta-llama/Llama-2-70b-hf"),
         ("opt-1-3b", "facebook/opt-1.3b"),
         ("Mixtral-8x22B", "mistralai/Mixtral-8x22B-v0.1"),
+        ("Llama 3.3 70B Instruct", "meta-llama/Llama-3.3-70B-Instruct"),
+        ("unsloth/Qwen3-8B-GGUF:Q4_K_M", "Qwen3-8B-GGUF-Q4_K_M"),
+        ("qwen3:8b-q8_0", "Qwen3-8B-Q8_0"),
     ],
 )
 def test_a_name_is_known_whatever_separates_its_words(name: str, meant: str) -> None:
@@ -282,7 +285,7 @@ def test_a_gguf_is_the_release_of_its_name_in_the_bits_of_its_name(script: str, 
     reading = read_text(script, where="run.sh")
     assert reading.workload == {"phase": "decode"}
     assert reading.model.parameters == read_config(name).model.parameters
-    assert any("released model of its name" in note for note in reading.notes)
+    assert any("released model of its name" in note or "bits as it is called" in note for note in reading.notes)
     formats = reading.model.formats
     bits = sum((one.bits + one.scale_bits / one.block[1]) * number for one, number in formats.items())
     held = bits / 8 + 2 * (reading.model.parameters - sum(formats.values()))
@@ -446,6 +449,8 @@ def test_a_release_of_late_has_its_published_size(name: str, unit: int, publishe
         ("tencent/Hunyuan-Large", "nearest are tencent/Hunyuan-A13B-Pretrain, "),
         ("Mistarl-7B-v0.1", "nearest are mistralai/Mistral-7B-v0.1, "),
         ("xai-org/grok-2", "is known here; --download"),  # none of that family
+        ("llama3", "meta-llama/Meta-Llama-3-8B"),
+        ("qwen3:8b", "is ollama's, in bits that its name does not hold: give its base's, as qwen3-8b"),
     ],
 )
 def test_nearest_are_what_a_name_begins_else_its_family(name: str, near: str) -> None:

@@ -44,8 +44,8 @@ _EXTRA = (
 #: first; without one, weights whose headers are read; keys that name one base or several, the later over the earlier.
 _DATA, SUFFIXES, CONFIG_NAMES, WEIGHTS, BASE_KEYS, SETTINGS = map(tuple, FORMATS["files"].values())
 _NONE_IN_IT = f"found a directory: expected one of {', '.join(CONFIG_NAMES)} in it"
-#: A model's name: at most an organisation and a name.
-_NAME = r"[\w.-]*[\w](?:/[\w.-]+)?"
+#: A model's name: at most an organisation and a name, its words apart as people write them, and a tag behind a colon.
+_NAME = r"[\w.-]*[\w](?:/[\w.-]+)?(?:[: ][\w.-]+)*"
 
 
 def is_weights(path: Path) -> bool:

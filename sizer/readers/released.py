@@ -13,7 +13,7 @@ from pathlib import Path
 from posixpath import basename
 
 from shapes.errors import InputError, refuse, shorten
-from shapes.frozen import replace, without
+from shapes.frozen import given, replace, without
 from shapes.model import Unread
 from shapes.model.resize import dimensions
 from shapes.program import install
@@ -49,7 +49,10 @@ def released(name: str) -> tuple[Config, str]:
     A copy keeps the name that it is a copy of, and a fine-tune the sizes, whoever has them.
     """
     known = known_names()
-    asked = plain_name(name)
+    # A tag that says the bits is llama.cpp's or ollama's way to write a file's name.
+    asked = plain_name(re.sub(r"(?i):(?=\S*(?:q\d|f16|f32))", "-", name))
+    said = f"is ollama's, in bits that its name does not hold: give its base's, as {asked.replace(':', '-')}"
+    refuse(":" in asked, said, where=name)
     last = basename(asked)
     if found := known.get(asked):
         return _row(found)
@@ -79,7 +82,7 @@ def _nearest(asked: str) -> str:
     """A clause on up to three releases that a name without organisation may mean: it begins them, else its family."""
     known, first = known_names(), re.split("[^a-z]", asked)[0]
     kin = [name for name in known if re.match(f"{first}(?![a-z/])", name)]
-    begun = sorted((name for name in kin if name.startswith(asked)), key=len)
+    begun = sorted((name for name in kin if name.replace("-", "").startswith(asked.replace("-", ""))), key=len)
     near = begun[:3] or nearest(asked, kin or known, 3, 0.5 if kin else 0.85)
     return f": nearest are {', '.join(known[one] for one in near)}" if near else ""
 
@@ -89,8 +92,7 @@ def _row(name: str, said: str = "") -> tuple[Config, str]:
     row = json.loads(rows()[name])
     own = row.get("with", {})
     whole = {**(_row(row["as"])[0] if "as" in row else row["config"]), **own}
-    config = {key: value for key, value in whole.items() if value is not None or key not in own}
-    return config, f"{name}, from the table ({row['source']}){said}"
+    return without(whole, without(own, given(own))), f"{name}, from the table ({row['source']}){said}"
 
 
 def download(name: str) -> None:
@@ -286,7 +288,7 @@ def _folder(path: str) -> tuple[str, Names]:
     """The model that a folder is called by, and a note. InputError for another path."""
     # The hub's cache names a snapshot by a hash; other mirrors write the organisation before two dashes.
     plain = re.sub(
-        "models--.+?--([^/]+).*|[^/]+?--([^/]+)/?$|/(?:tree|blob|resolve)/.*|\\.gguf$|:(?=(?:UD-)?I?Q\\d)",
+        "models--.+?--([^/]+).*|[^/]+?--([^/]+)/?$|/(?:tree|blob|resolve)/.*|\\.gguf$",
         r"\1\2",
         path,
     )
@@ -295,11 +297,8 @@ def _folder(path: str) -> tuple[str, Names]:
     reasons = {
         f"its value is {said}, which the file does not hold": said,
         "its value is an environment's, which the file does not hold": "${" in path,
-        f"is ollama's, in bits that the file does not hold: --set its base's name, as {path.replace(':', '-')}": (
-            re.fullmatch(r"[\w.-]+:[\w.-]+", path)
-        ),
         "a path is not followed": path.strip("?"),
         "is empty": True,
     }
-    refuse(said or " " in path or not is_name(name), next(reason for reason, holds in reasons.items() if holds))
+    refuse(said or not is_name(name), next(reason for reason, holds in reasons.items() if holds))
     return name, (f"{path.replace(chr(0), '')} is taken for the released model of its name",)
