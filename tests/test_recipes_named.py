@@ -533,6 +533,12 @@ def test_what_a_recipe_runs_besides_its_step_is_named(text: str, key: str, tmp_p
     assert key in [one.key for one in found.unread]
 
 
+def test_unsloths_recomputation_is_full_and_what_it_moves_is_said(tmp_path: Path) -> None:
+    found = read(tmp_path, f"{TRL}stage: sft\nfinetuning_type: full\nuse_unsloth_gc: true\n")
+    assert found.workload["checkpointing"] == "full"
+    assert any("use_unsloth_gc" in one for one in found.notes)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -1821,6 +1827,7 @@ def test_a_folder_of_outputs_is_no_model_of_a_file_in_no_format(tmp_path: Path) 
     ("text", "phase"),
     [
         (f"model-name: {QWEN}\nreplicaCount: 1\nreadinessProbe: {{}}", "decode"),  # a chart's
+        (f"model_name_or_path: {QWEN}\ngeneration_max_length: 20", "decode"),  # HELMET's
         (f"model: {QWEN}\nmax_tokens: 1000000\nsequence_length: 2048\nnodes: 4", None),  # tokens to train on
     ],
 )

@@ -44,8 +44,9 @@ _EXTRA = (
 #: first; without one, weights whose headers are read; keys that name one base or several, the later over the earlier.
 _DATA, SUFFIXES, CONFIG_NAMES, WEIGHTS, BASE_KEYS, SETTINGS = map(tuple, FORMATS["files"].values())
 _NONE_IN_IT = f"found a directory: expected one of {', '.join(CONFIG_NAMES)} in it"
-#: A model's name: at most an organisation and a name, its words apart as people write them, and a tag behind a colon.
-_NAME = r"[\w.-]*[\w](?:/[\w.-]+)?(?:[: ][\w.-]+)*"
+#: A model's name, no file of weights': at most an organisation and a name, its words apart as people write them, and a
+#: tag behind a colon.
+_NAME = r"(?!.*\.(?:gguf|safetensors)$)[\w.-]*[\w](?:/[\w.-]+)?(?:[: ][\w.-]+)*"
 
 
 def is_weights(path: Path) -> bool:
@@ -56,7 +57,7 @@ def is_weights(path: Path) -> bool:
 def is_name(source: object) -> bool:
     """Whether it is a model's name, such as organisation/name: no file of that name, and no file's suffix."""
     text = str(source)
-    named = isinstance(source, str | Path) and re.fullmatch(_NAME, text) and not is_weights(Path(text))
+    named = isinstance(source, str | Path) and re.fullmatch(_NAME, text)
     return bool(named) and not text.endswith(SUFFIXES) and not os.path.exists(text)
 
 

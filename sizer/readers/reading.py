@@ -442,7 +442,7 @@ def recipe_of(config: Config) -> Config | None:
 
 
 def plain_name(name: str) -> str:
-    return name.lower().replace(" ", "-").replace("meta-llama", "llama")
+    return name.lower().replace("meta-llama", "llama")
 
 
 @cache

@@ -49,8 +49,8 @@ def released(name: str) -> tuple[Config, str]:
     A copy keeps the name that it is a copy of, and a fine-tune the sizes, whoever has them.
     """
     known = known_names()
-    # A tag that says the bits is llama.cpp's or ollama's way to write a file's name.
-    asked = plain_name(re.sub(r"(?i):(?=\S*(?:q\d|f16|f32))", "-", name))
+    # Words may be apart; a tag that says the bits is llama.cpp's or ollama's way to write a file's name.
+    asked = plain_name(re.sub(r"(?i) |:(?=\S*(?:q\d|f16|f32))", "-", name))
     said = f"is ollama's, in bits that its name does not hold: give its base's, as {asked.replace(':', '-')}"
     refuse(":" in asked, said, where=name)
     last = basename(asked)
