@@ -455,3 +455,11 @@ def test_of_fewer_stages_those_that_the_devices_make_are_tried() -> None:
     asked = {"gpus": 40, "p": 20, "d": 2, "b": 1, "s": 4096, "zero": 1, "checkpointing": "full"}
     (finding,) = named(sizer.check("Qwen/Qwen2.5-14B", stack="megatron-core-te", **asked), "SZ110")
     assert (finding.severity, [one.change for one in finding.suggestions]) == ("warning", [{"pp": 4, "dp": 10}])
+
+
+def test_a_cache_that_does_not_fit_is_told_of_as_many_requests_as_fit() -> None:
+    asked: dict[str, Any] = {"device": "h200", "phase": "decode", "t": 16, "context": 32768}
+    (finding,) = named(sizer.check("moonshotai/Kimi-K2-Thinking", b=64, **asked), "SZ121")
+    fewer = [one.change["microbatch"] for one in finding.suggestions if "microbatch" in one.change]
+    assert fewer == [32]
+    assert not named(sizer.check("moonshotai/Kimi-K2-Thinking", b=32, **asked), "SZ121")

@@ -40,8 +40,12 @@ def _all_compared(asked: Asked) -> tuple[Diff, bool]:
     # One file with --set is compared with itself.
     paths = asked.paths * (2 if changes else 1)
     if revision is None:
-        ways = "expected OLD NEW (two files), CONFIG --set KEY=VALUE, or --git REV"
-        refuse(len(paths) != 2, ways, "diff", " ".join(asked.paths))
+        refuse(
+            len(paths) != 2,
+            "expected OLD NEW (two files), CONFIG --set KEY=VALUE, or --git REV",
+            "diff",
+            " ".join(asked.paths),
+        )
         pairs: Iterable[Pair] = [Pair(paths[1], Source(paths[0]), Source(paths[1], changes), named)]
     else:
         refuse(bool(changes), "expected one CONFIG with it, and no --git", "set", " ".join(asked.set))

@@ -561,12 +561,12 @@ def _ways_out(model: ModelShape, workload: Workload, domain: int) -> Iterator[Ch
     again: list[Change] = [{"checkpointing": how} for how in (*parts, "full") if recomputes]
     # Sequence parallelism cuts what tensor parallelism leaves whole (norms, residuals), without a further message.
     cut: Change = {"sequence_parallel": True} if workload.train and workload.t > 1 else {}
-    yield from (change | more for change in (cut, {}) for more in ({}, *stages))
-    yield from (change | more for change in again for more in ({}, *stages))
+    yield from (change | more for change in (cut, {}, *again) for more in ({}, *stages))
     if workload.finetune == "lora":
         yield from ({"finetune": "qlora", **more} for more in ({}, *again))
-    if workload.b > 1:
-        yield from ({"b": 1, **more} for more in ({}, *stages))
+    # As many sequences as fit, of those that keep a step's tokens.
+    fewer = divisors(workload.b, workload.b - 1)[::-1]
+    yield from ({"b": size, **more} for more in ({}, *stages) for size in fewer)
     yield from (wider | more for wider in _wider(model, workload, domain) for more in ({}, *again))
 
 
