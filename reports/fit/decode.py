@@ -4,9 +4,7 @@
 
 Sources: NVIDIA's aiconfigurator-core, generation_attention and generation_mla, of each device the kernel that serving
 software runs there. Held out are 30% of the shapes (heads, key heads, head dimension, requests), drawn by their hash.
-The form is that of shapes/cost/decode.py, which the fit calls. Three minutes. The tables of B60 and the latent ones of
-A100, L40S and RTX PRO 6000 Server are of today's choices; the others are of earlier ones (no block of 16 rows, no
-sequence left whole).
+The form is that of shapes/cost/decode.py, which the fit calls. Three minutes.
 """
 
 from __future__ import annotations
