@@ -353,7 +353,6 @@ class Workload(AsJson):
         """Bytes of one activation element: fp8 and int8 recipes keep activations in 16 bits between products."""
         return max(2, dtype_bytes(self.dtype))
 
-    @lru_cache(2**13)  # noqa: B019 - a plan comes to the same layers again and again
     def within_layers(self, **changes: Any) -> "Workload":
         """As a layer knows it: without other stages, steps, and ranks that only share parameters."""
         own, cut = self.t * self.cp, self.expert_t

@@ -22,10 +22,12 @@ from shapes.step.stack import SoftwareStack, default_stack, load_stack
 from shapes.workload import (
     ADAPTED,
     MEGATRON_ROWS,
+    POLICIES,
     WORDS,
     WORKLOAD_FIELDS,
     Implementation,
     Workload,
+    modules,
     routing_note,
     workload_fields,
 )
@@ -207,7 +209,13 @@ def _of_reading(reading: Reading, workload: Named, *, nearest: bool) -> Subject:
         reading = replace(reading, workload=own)
     model, released = as_it_runs(reading, workload)
     model = _once(model)
-    settled = settle_workload(replace(reading, model=model), workload)
+    settled, has = settle_workload(replace(reading, model=model), workload), modules_in(model)
+    refuse(
+        "checkpointing" in workload and not (settled.saving.name in POLICIES or settled.saving.again.issubset(has)),
+        f"expected modules that {model.model_type} has: {', '.join(has)}",
+        "checkpointing",
+        settled.checkpointing,
+    )
     # Expert parallelism of a model without experts is a mistake that no rule reports.
     problems = split_problems(model, settled) if nearest and (settled.e == 1 or model.moe) else ()
     runs = runnable_split(model, settled) if problems else settled
@@ -236,6 +244,11 @@ def _of_reading(reading: Reading, workload: Named, *, nearest: bool) -> Subject:
         asked=settled if problems else None,
         stack=default_stack(reading.format, runs.spread, runs.compiled),
     )
+
+
+def modules_in(model: ModelShape) -> list[str]:
+    """The modules that may run again by themselves of which the model has some."""
+    return [one for one, said in modules().items() if said["of"] in dimensions(model)]
 
 
 @lru_cache(8)

@@ -105,12 +105,24 @@ def test_a_packed_trace_without_an_end_of_line_is_read_whole(tmp_path: Path) -> 
     assert "1 added" in CliRunner().invoke(main, arguments, catch_exceptions=False).output
 
 
+#: As a trace without record_shapes has a product.
+NO_STRIDES = json.dumps(
+    {
+        "traceEvents": [
+            {"cat": "cpu_op", "name": "aten::mm", "args": {"External id": 1}},
+            {"cat": "kernel", "dur": 9.0, "args": {"External id": 1}},
+        ]
+    }
+)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("hello", "or a program's file (`sizer store import --help`)"),
         (WRITTEN["triton"][0], "a known --dtype and --device as triton writes them ('dtype')"),
         ('{"traceEvents": [{"cat": "kernel"}]}', "as torch-profiler writes them"),
+        (NO_STRIDES, "expected products with their sizes (torch.profiler: record_shapes=True) and times"),
         ('{"traceEvents": 7', "as torch-profiler writes them"),
         ("M,N,K,cuBLAS (ms)\nnan,1,1,1\n", "as triton writes them"),
         ("M,N,K,cuBLAS (ms)\n8,8,8,-1\n", "positive"),

@@ -14,10 +14,11 @@ from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.memory import memory
 from shapes.memory.moments import StageStep
+from shapes.memory.tape import INPUT, Events
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.step.stack import load_stack
-from shapes.workload import ALTERNATE, Workload, modules, saving
+from shapes.workload import ALTERNATE, Implementation, Workload, modules, saving
 from sizer.cli import main
 from sizer.readers import read_config
 
@@ -126,6 +127,41 @@ def test_what_is_no_policy_is_one_line_that_lists_them(policy: str) -> None:
     assert error.value.key == "checkpointing"
     found = CliRunner().invoke(main, ["ops", str(CONFIGS / "gpt2.json"), "--checkpointing", policy])
     assert (found.exit_code, found.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("named", "policy", "has"),
+    [
+        ("llama-3.1-8b", "moe_act", "llama has: core_attn, fp8_act_input, layernorm, mlp"),
+        ("llama-3.1-8b", "layernorm,mla_up_proj:4", "llama has: core_attn, fp8_act_input, layernorm, mlp"),
+        ("mixtral-8x7b", "mlp", "mixtral has: core_attn, fp8_act_input, layernorm, moe, moe_act"),
+    ],
+)
+def test_a_module_that_the_model_lacks_is_one_line_that_lists_its_own(named: str, policy: str, has: str) -> None:
+    found = CliRunner().invoke(main, ["memory", str(CONFIGS / f"{named}.json"), "--checkpointing", policy])
+    assert (found.exit_code, len(found.output.splitlines())) == (2, 1)
+    assert f"--checkpointing = '{policy}': expected modules that {has}" in found.output
+
+
+@pytest.mark.parametrize("implementation", ["huggingface", "megatron"])
+@pytest.mark.parametrize("policy", [*AGAIN, "full", ALTERNATE, "mlp", "moe", "layernorm,mlp", "moe,mla_up_proj"])
+def test_a_tensor_goes_once_and_after_it_came(policy: str, implementation: Implementation) -> None:
+    for shape in LLAMA, DEEPSEEK:
+        step = StageStep(shape, Workload(b=1, checkpointing=policy), implementation=implementation)
+        for stack, block in step.blocks:
+            tape = step.forward(4096).layer_tape(block, stack.hidden)
+            there = dict(kept := tape.saved(selective=True))
+            gone(forward := dict[int, int](), tape.forward(kept))
+            assert forward == kept
+            gone(there, tape.backward(tape.storages[INPUT]))
+            assert not {one for one in there if one >= 0}
+
+
+def gone(there: dict[int, int], events: Events) -> None:
+    """Goes through ``events``, each of a tensor that is ``there``, with its bytes, or comes."""
+    for one, size in events:
+        assert size >= 0 or there.pop(one) == -size
+        there |= {one: size} if size > 0 else {}
 
 
 def test_inference_runs_nothing_again() -> None:

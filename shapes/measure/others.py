@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.errors import DAMAGED, InputError, within
+from shapes.errors import DAMAGED, InputError, refuse, within
 from shapes.frozen import Named, Values, given
 from shapes.operators.types import Gemm
 from shapes.toml_table import DATA, content
@@ -45,6 +45,7 @@ def read_others(text: str, where: str, asked: Named) -> tuple[Dataset, ...]:
     except DAMAGED as error:
         expected = f"expected sizes, times, a known --dtype and --device as {program} writes them"
         raise InputError(f"{expected} ({error})", where=where) from None
+    refuse(not times, "expected products with their sizes (torch.profiler: record_shapes=True) and times", where=where)
     found = []
     for device, products in times.items():
         environment = Environment(device, (("program", program),), harness=0)

@@ -357,7 +357,4 @@ smallest_tp, smallest_pp = partial(_smallest, "t"), partial(_smallest, "p")
 @cache
 def divisors(whole: int, largest: int) -> list[int]:
     """Divisors of ``whole`` up to ``largest``, ascending; of 0, which everything divides, all numbers."""
-    if whole == 0:
-        return list(range(1, largest + 1))
-    small = [one for one in range(1, isqrt(whole) + 1) if whole % one == 0]
-    return [one for one in sorted({*small, *(whole // one for one in small)}) if one <= largest]
+    return [one for one in range(1, largest + 1) if whole % one == 0]

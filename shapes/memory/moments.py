@@ -232,14 +232,13 @@ def moments(step: StageStep) -> tuple[Moment, ...]:
     return _moments(alike, held(step).trained)
 
 
-@lru_cache(2**10)  # a pipeline's ends ask for it, at each number of chunks
 def _not_spread(workload: Workload) -> Workload:
     """Without the ranks that only share parameters, and as few that experts lie on as make a difference to a layer."""
     fewest = min(workload.e, 1 + (workload.expert_load > 1))
     return replace(replace(workload, e=fewest, etp=workload.expert_t).within_layers(), p=workload.p)
 
 
-@lru_cache(2**11)
+@lru_cache
 def _moments(step: StageStep, everything: ShardParameters) -> tuple[Moment, ...]:
     """``moments``; ``everything``: the parameters that train."""
     model, (kinds, runs) = step.model, _kinds(step)
@@ -752,10 +751,8 @@ def _exchanged(step: StageStep) -> Iterator[tuple[int, str]]:
         yield bucket, "ZeRO's reduce and gather buckets"
     if workload.zero == 3:
         layer = max(
-            parameter_count(
-                block_tensors(replace(block, count=1), stack.hidden, workload.t, workload.e, workload.expert_t)
-            )
-            for stack, block in step.model.all_blocks()
+            parameter_count(block_tensors(block, stack.hidden, workload.t, workload.e, workload.expert_t))
+            for stack, block in layer_kinds(step.model)
         )
         gathered = (
             (2 * layer, "two gathered layers (this one and the next)"),

@@ -208,7 +208,7 @@ class Tape:
         for at, node in enumerate(self.nodes[:until], 1):
             made = node.used if at != until or node.output.storage in kept else node.read
             yield from self._coming((*made, *filter(kept.__contains__, node.saved)), born)
-            yield from self.freed({one for one in node.used if last[one] == at}.difference(kept))
+            yield from self.freed({one for one in born.intersection(node.used) if last[one] == at}.difference(kept))
         yield from self.freed(one for one in born.difference(kept) if last[one] > until)
 
     def _coming(self, storages: Iterable[int], there: set[int]) -> Events:

@@ -237,7 +237,7 @@ def _each_layer(model: ModelShape, workload: Workload) -> Repeated:
 
 
 #: A plan goes through schedules, ZeRO's stages and so many layers' recomputation for the same layers.
-@lru_cache(2**8)
+@lru_cache
 def _by_kind(model: ModelShape, p: int, workload: Workload) -> list[tuple[list[Operators], int]]:
     """``_of_layer`` of each kind of layer, and how many a stage has; 0: what is before the first."""
     encoder_s, found = sequence_length(model, model.stacks[0], workload), []

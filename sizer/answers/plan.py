@@ -24,7 +24,6 @@ from shapes.memory import ROOM, divisors, largest_microbatch, memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests, share_of_free
 from shapes.model import ModelShape
 from shapes.model.resize import dimensions, resize
-from shapes.operators import operators
 from shapes.operators.parallel import split_problems
 from shapes.operators.types import possible_mfu
 from shapes.program import REQUESTS
@@ -32,10 +31,10 @@ from shapes.step import Pricer
 from shapes.step.serving import Load, ServingStack, load_serving_stack, served, serving_load
 from shapes.step.stack import SPREAD_STACK, SoftwareStack, load_stack
 from shapes.toml_table import check_bounds, table_of
-from shapes.workload import Implementation, Workload, option_of, saving, workload_fields
+from shapes.workload import Implementation, Workload, option_of, workload_fields
 from sizer.printing import Printable
 from sizer.rules.dimensions import cut_blocks
-from sizer.subject import read_subject, run_on
+from sizer.subject import modules_in, read_subject, run_on
 
 from .mfu import operator_count
 
@@ -456,8 +455,7 @@ def _policies(model: ModelShape, base: Workload, implementation: Implementation)
         return ("selective",)  # fused attention saves next to nothing that its core makes again
     if not model.moe or implementation != "megatron":
         return ()
-    listed = operators(model, base)
-    has = [one for one in CHEAP if any(saving(one).modules_of(each.name, mixture=True) for each in listed)]
+    has = [one for one in CHEAP if one in modules_in(model)]
     return tuple(map(",".join, [has, [*has, "fp8_act_input"]][: 1 + bool(base.low_precision)]))
 
 
