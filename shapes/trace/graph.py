@@ -412,7 +412,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
                 self.graph.parts.add((value.mask & ~TRIGONOMETRY, max(tensor.shape[-1:], default=1), own))
                 continue
             for path in value.made_of:
-                self._scaled(path, operator, reads)
+                self._scaled(path, operator, plain)
             if value.mask & TRIGONOMETRY and operator in ("mul", "mul_"):
                 wide = min(widths) if tensor.dim() else 0
                 self.graph.rotated[plain] += wide * (4 if tensor.is_complex() else 1)

@@ -143,7 +143,7 @@ class OfModule:
         return self.s
 
     def lengths(self) -> Pair:
-        return self.s, self.s // 2
+        return self.s, (self.s + 1) // 2
 
     def graph(self, s: int) -> Graph:
         return record(
@@ -159,12 +159,13 @@ class OfModule:
         return run(self.module, *self._arguments(s), train=True, model_type=self.name, answers=LoopAnswers())
 
     def _arguments(self, s: int) -> tuple[Items, Values]:
-        """The example's with one sequence of s tokens."""
+        """The example's with one sequence of s tokens (1: what is of one size, as an image)."""
 
         def one(tensor: Tensor) -> Tensor:
-            if tensor.shape[:2] != (self.b, self.s):
+            if tensor.shape[:1] != (self.b,):
                 return tensor
-            return tensor.new_empty((1, s, *tensor.shape[2:]), requires_grad=self.learns and tensor.is_floating_point())
+            sizes = 1, *[s if size == self.s else size for size in tensor.shape[1:2]], *tensor.shape[2:]
+            return tensor.new_empty(sizes, requires_grad=self.learns and tensor.is_floating_point())
 
         return _pytree.tree_map_only(  # type: ignore[no-any-return] # as it was given
             Tensor, one, (self.args, dict(self.kwargs))
@@ -191,16 +192,22 @@ def prove_built(built: Built) -> Proof:
 
 
 def prove_module(module: nn.Module, args: Items, kwargs: Named) -> Proof:
-    """``module``, called with token numbers [b, s], recognised and proven at that length and at half of it."""
+    """``module`` recognised and proven, at the length of its sequences and at half of it.
+
+    Images, and what runs at that length alone, are of one size.
+    """
     args, kwargs = to_meta(args, kwargs)
     b, s = batch_and_sequence((*args, *kwargs.values()))
     buffers = {path: buffer for path, buffer in module.named_buffers() if buffer.device.type == "cpu"}
     with on_meta(module), bounded_operators():
-        try:
-            refuse(s < 2, "its arguments are no sequences of token numbers")
-            return prove(OfModule(module, args, kwargs, b, s, buffers))
-        except InputError as error:
-            return _unknown(str(error), module)
+        for tokens in (s, 1):
+            try:
+                return prove(OfModule(module, args, kwargs, b, tokens, buffers))
+            except InputError as error:
+                found = _unknown(str(error), module)
+                if isinstance(error, TooLong):
+                    break
+    return found
 
 
 def _unknown(why: str, module: nn.Module) -> Proof:

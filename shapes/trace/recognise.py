@@ -6,7 +6,7 @@ is named in ``Recogniser.left``, and a model with anything left over is not reco
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import chain, pairwise
@@ -63,7 +63,6 @@ class _Layer:
 
     path: str
     whole: "Recogniser"
-    place: tuple[str, str] | None = None
     nodes: list[Node] = field(default_factory=list)
     scaled: list[Scaled] = field(default_factory=list)
     claimed: set[int] = field(default_factory=set)
@@ -76,6 +75,11 @@ class _Layer:
     @property
     def graph(self) -> Graph:
         return self.whole.graph
+
+    @property
+    def free(self) -> list[Scaled]:
+        """Vectors without a role, as they were used."""
+        return [one for one in self.scaled if one.parameter not in self.vectors]
 
     def open(self, *kinds: str) -> list[Node]:
         return [node for node in self.nodes if node.kind in kinds and node.number not in self.claimed]
@@ -133,7 +137,7 @@ class _Layer:
             elif node.number not in self.claimed and node.kind not in inside:
                 self.whole.left[node.path] = f"{node.kind} {node.m} x {node.n} x {node.k} without a known role"
         self.whole.claimed |= self.vectors
-        dropped = (share for where, share in self.graph.dropped if self.whole.place(where) == self.place)
+        dropped = (share for where, share in self.graph.dropped if self.whole.place(where) == self.path)
         return Block(
             attention,
             mlp,
@@ -283,12 +287,8 @@ class _Layer:
         )
 
     def _on(self, node: Node) -> list[str]:
-        """Vectors without a role that exactly this product's output is combined with."""
-        return [
-            one.parameter
-            for one in self.scaled
-            if one.reads & ~TRIGONOMETRY == node.bit and one.parameter not in self.vectors
-        ]
+        """The free vectors that exactly this product's output is combined with."""
+        return [one.parameter for one in self.free if one.reads == node.bit]
 
     def _norms_on(self, node: Node, wide: int) -> int:
         """How many norms of this width run on exactly this product's output, with weights or without."""
@@ -311,9 +311,7 @@ class _Layer:
     def _take(self, reads: int, sizes: Iterable[int], most: int | None = None) -> list[str]:
         """The vectors without a role, of these sizes, on what ``reads`` has, at ``most`` so many; they are claimed."""
         found = dict.fromkeys(
-            one.parameter
-            for one in self.scaled
-            if one.parameter not in self.vectors and one.reads & reads and self.graph.size(one.parameter) in sizes
+            one.parameter for one in self.free if one.reads & reads and self.graph.size(one.parameter) in sizes
         )
         taken = [*found][:most]
         self.vectors.update(taken)
@@ -333,10 +331,7 @@ class _Layer:
     def _inner(self, first: Nodes) -> None:
         """Learned vectors on what is between a part's first products and its last: norms and activations there."""
         inside = reduce(or_, (node.bit for node in first))
-        for one in self.scaled:
-            reads = one.reads & ~TRIGONOMETRY
-            if one.parameter not in self.vectors and reads and not reads & ~inside:
-                self._keep(one.parameter)
+        self._keep(*dict.fromkeys(one.parameter for one in self.free if one.reads and not one.reads & ~inside))
 
     def _keep(self, *parameters: str) -> None:
         """Keep parameters of a layer for which no part has a field."""
@@ -425,7 +420,7 @@ class _Layer:
         owners = Counter(path.rpartition(".")[0] for path in self._take(-1, {hidden}))
         if not owners:
             return sum(
-                wide == hidden and self.whole.place(where) == self.place for where, wide, _ in self.graph.normed
+                wide == hidden and self.whole.place(where) == self.path for where, wide, _ in self.graph.normed
             ), 0
         # Some have a bias more; what scales a part's output (DINOv2) reads and writes as much as a norm.
         least = min(owners.values())
@@ -486,6 +481,10 @@ class _Layer:
         return RecurrentShape("gated_delta" if delta else "mamba2", heads, dim, groups, state, chunk, norm=norm)
 
 
+#: Container -> path -> layer.
+_Stacks = dict[str, dict[str, _Layer]]
+
+
 @frozen
 class _Span:
     """A stack's layers, and the numbers of the first and the last product in them."""
@@ -503,7 +502,8 @@ class Recogniser:
 
     def __init__(self, graph: Graph, module: nn.Module, model_type: str, sequence: int) -> None:
         self.graph, self.module, self.model_type, self.sequence = graph, module, model_type, sequence
-        self._containers = sorted({path for path, _ in repeated_children(module)}, key=len)
+        lists = repeated_children(module)
+        self._parts = [f"{path}.{name}".lstrip(".") for path, parts in lists for name, _ in parts]
         self.layer_of = dict[int, _Layer]()
         self.left = dict[str, str]()
         self.claimed = set[str]()
@@ -531,30 +531,26 @@ class Recogniser:
                 found.append(path)
         return tuple(found)
 
-    def place(self, path: str) -> tuple[str, str] | None:
-        """(container, layer) of the outermost repetition that ``path`` is in."""
-        for container in self._containers:
-            prefix = f"{container}." if container else ""
-            if path.startswith(prefix):
-                index = path[len(prefix) :].partition(".")[0]
-                if index.isdigit():
-                    return container, prefix + index
-        return None
+    def place(self, path: str) -> str:
+        """The outermost layer that ``path`` is in; empty where it is in none."""
+        return next((one for one in self._parts if f"{path}.".startswith(f"{one}.")), "")
 
-    def _layers(self) -> tuple[dict[str, dict[str, _Layer]], _Layer]:
+    def _layers(self) -> tuple[_Stacks, _Layer]:
         """Container -> its layers in the order in which they ran; and what is outside of all."""
-        stacks: dict[str, dict[str, _Layer]] = {}
+        stacks: _Stacks = {}
         outside = _Layer("", self)
 
         def layer(path: str) -> _Layer:
-            place = self.place(path)
-            if not place:
+            name = self.place(path)
+            if not name:
                 return outside
-            container, name = place
-            return stacks.setdefault(container, {}).setdefault(name, _Layer(name, self, place))
+            return stacks.setdefault(name.rpartition(".")[0], {}).setdefault(name, _Layer(name, self))
 
         for node in self.graph.nodes:
             found = layer(node.path)
+            if found is outside and node.operands:
+                # It ran in the model's own forward: it is its queries' layer's.
+                found = self.layer_of.get(newest(node.operands[0]), outside)
             found.nodes.append(node)
             self.layer_of[node.number] = found
         for scaled in self.graph.scaled:
@@ -563,7 +559,7 @@ class Recogniser:
 
     # -- the whole ---------------------------------------------------------------------------------------------------
 
-    def _model(self, stacks: Mapping[str, Mapping[str, _Layer]], outside: _Layer) -> ModelShape:
+    def _model(self, stacks: _Stacks, outside: _Layer) -> ModelShape:
         *_, main = found = self._main(stacks, outside)
         tables = [*dict.fromkeys(node.path for node in self._tables(outside, "tokens"))]
         rows, width = self.graph.parameters[tables[0]] if tables else (0, 0)
@@ -619,7 +615,7 @@ class Recogniser:
             for node in nodes
         )
 
-    def _main(self, stacks: Mapping[str, Mapping[str, _Layer]], outside: _Layer) -> list[_Span]:
+    def _main(self, stacks: _Stacks, outside: _Layer) -> list[_Span]:
         """The stacks of layers that mix tokens or have experts, as they ran; other repetitions are outside of them."""
         mixing = "attention", "grouped", "depthwise", "bmm"
         main = []
@@ -707,7 +703,7 @@ class Recogniser:
 
     def _vectors(self, outside: _Layer) -> Iterable[Scaled]:
         """Each learned vector outside the layers that has no role yet, as it was used last."""
-        return {one.parameter: one for one in outside.scaled if one.parameter not in outside.vectors}.values()
+        return {one.parameter: one for one in outside.free}.values()
 
     def _hidden(self, layers: Iterable[_Layer]) -> int:
         """The hidden size: columns of the input of most products in the layers."""
