@@ -38,7 +38,7 @@ def _all_compared(asked: Asked) -> tuple[Diff, bool]:
     """(the comparison of every configuration named, whether one could not be read, which is said)."""
     revision, named, changes = asked.revision, not asked.models_only, dict(map(parse_setting, asked.set))
     # One file with --set is compared with itself.
-    paths = asked.paths * (2 if changes else 1)
+    paths = asked.paths * (1 + bool(changes))
     if revision is None:
         refuse(
             len(paths) != 2,
