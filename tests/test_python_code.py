@@ -632,3 +632,11 @@ def test_a_size_that_its_program_does_not_tell_is_left_to_no_default(
 def test_a_program_that_loads_a_tokenizer_alone_names_no_model(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a tokenizer alone"):
         read(tmp_path, 'base_model = "gpt2"\ntokenizer = AutoTokenizer.from_pretrained(base_model)\n')
+
+
+@pytest.mark.parametrize("later", ["config.update(sizes)", "for key in sizes: setattr(config, key, sizes[key])"])
+def test_sizes_that_a_program_sets_one_by_one_are_not_left_to_a_classs_defaults(later: str, tmp_path: Path) -> None:
+    text = f"config = LlamaConfig()\n{later}\nmodel = LlamaForCausalLM(config)\nTrainer(model=model)\n"
+    with pytest.raises(InputError, match="sizes that its program sets one by one"):
+        read(tmp_path, text)
+    assert read(tmp_path, text.replace(later, "wandb.config.update(sizes)")).model.layers == 32

@@ -284,6 +284,15 @@ def test_what_a_trainers_command_says_of_its_step_is_taken(command: str, said: A
     assert ({key: found.workload.get(key) for key in said}, found.rounds, found.unread) == (said, {}, ())
 
 
+def test_deepspeed_chats_reward_model_is_trained_on_pairs(tmp_path: Path) -> None:
+    found = read(
+        tmp_path, "deepspeed main.py --model_name_or_path gpt2 --num_padding_at_beginning 1 --lr 1\n", "run.sh"
+    )
+    assert [(one.key, one.changes[:25]) for one in found.unread if one.changes] == [
+        ("num_padding_at_beginning", "the sequences of a step (")
+    ]
+
+
 def test_a_trainer_that_says_how_many_layers_train_states_no_model_of_its_own(tmp_path: Path) -> None:
     reading = read(tmp_path, f"mlx_lm.lora --model {QWEN} --train --num-layers 8 --batch-size 2 --iters 9", "run.sh")
     assert (reading.model.layers, reading.workload["finetune"], reading.workload["b"]) == (28, "lora", 2)
