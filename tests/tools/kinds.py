@@ -124,6 +124,14 @@ def _reader_further(name: str) -> Iterator[str]:
 
 
 def _keys_further(name: str) -> Iterator[str]:
+    smallest = import_module("tests.test_readers_formats").SMALLEST.get(name)
+    loading = import_module("sizer.readers.loading")
+    if (
+        smallest
+        and name not in ("gguf", "safetensors")
+        and not loading.states_a_model(smallest[0], smallest[1].encode())
+    ):
+        yield "add a key that no other file has to `states` of sizer/readers/formats.json"
     for file in ("formats", "known_keys"):
         if name not in import_module("sizer.readers.reading").table(file):
             yield f"add its keys to sizer/readers/{file}.json"
@@ -178,6 +186,11 @@ def _operator_further(name: str) -> Iterator[str]:
         yield "add one of it to OPERATORS (tests/test_cost.py)"
     wanted = _operator_types()[name]
     for one in import_module("shapes.operators.types").KINDS:
+        moves = (one.type, one.kind) == wanted and one.explained.endswith(":moved_terms")
+        if moves and cls not in import_module("shapes.cost.explain").TERMS:
+            yield f"add [terms.{cls}] to shapes/data/operators.toml: a line for each part of {one.parts or 'its parts'}"
+        if moves and not (one.parts and one.regime):
+            yield "add parts and regime to its entry of kinds (shapes/data/operators.toml)"
         for path in filter(None, (one.lowered, one.priced, one.explained, one.measured, one.parts, one.form)):
             module, _, function = path.partition(":")
             if (one.type, one.kind) == wanted and not hasattr(found := import_module(module), function):

@@ -191,7 +191,7 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
             r"(?s)\nOPERATORS = \(\n.*?(?=    Collective\()",
             '    {name}("SKELETON", "forward", 1 << 27),\n',
         ),
-        Insert("tests/test_cost.py", r"\nfrom shapes\.operators\.types import [\w, ]*", ", {name}"),
+        Insert("tests/test_cost.py", r"\nfrom shapes\.operators\.types import \(\n", "    {name},\n"),
     ),
     "command": (
         Write(
