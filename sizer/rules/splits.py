@@ -133,17 +133,18 @@ def pipeline_balance(context: Context) -> Answer:
     """The pipeline's stages take the same time: layers, head and predicted tokens spread evenly.
 
     A pipeline is as fast as its slowest stage. The output projection (and with it the loss) runs on the last stage
-    after its layers, and so do multi-token-prediction modules, each as long as a layer and a head: they count as
-    layers of their worth. Layers that p does not divide are no fault where the ends make up the difference, unless the
-    slowest stage takes 15% over the mean; where the devices are said, unless fewer stages are faster.
+    after its layers, and so do multi-token-prediction modules, each as long as a layer and a head: each counts as
+    the layers that take as long. Layers that p does not divide are no fault where the ends make up the difference. It
+    is a fault if even in the best layout the slowest stage takes 15% more than the mean; with --gpus or --dp only if
+    fewer stages are faster.
 
     Bad: 30 layers and a small vocabulary at p 4: stages of 8, 8, 7, 7. A vocabulary of 256,000 over 8 layers of h 2048
     at p 4, two a stage: the last stage's head is ten layers' time.
     Good: Llama-3 405B's 126 layers over p 16: eight a stage, seven on the first and the last.
 
-    Suggestion: fewer stages, where the devices are said and memory allows them (with more tensor parallelism in their
-    place where it does not); fewer layers on the last stage, which no configuration sets (frameworks count the head as
-    a layer or take a layout of stages).
+    Suggestion: with --gpus or --dp fewer stages, if memory allows them, else more tensor parallelism in their place.
+    Without them fewer layers on the last stage, which no configuration sets (frameworks count the head as a layer or
+    take a layout of stages).
     """
     model, p = context.whole, context.workload.p
     if p == 1:

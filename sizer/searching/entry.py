@@ -205,7 +205,7 @@ def _source(
             name, value = next(iter(measuring.items()))
             limit = "limit " * (name in ("regret", "confidence"))
             option = f"--{limit}{name.removesuffix('_s').replace('_', '-')}"
-            raise InputError("is of measuring: expected --measure with it", option, value)
+            raise InputError("expected --measure with it: a prediction has no use for it", option, value)
         return load_device(device or DEFAULT_DEVICE), None
     from sizer.checking.measured import device_to_measure
 
