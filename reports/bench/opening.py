@@ -268,14 +268,14 @@ def _search_gac(page: Page) -> str:
         for device in dict.fromkeys(column(others, "device"))
     )
     return (
-        f"What a predicted search chooses takes this much longer than the best that was measured near it: {gains}. "
-        f"Where launches take longer than products it stays, at {mean(launched, 'search')}: "
-        f"{mean([one for one in parts if one['baselines'].startswith('not')], 'regret')} of sizes that are no multiple "
-        f"of 8, {mean([one for one in parts if not one['baselines'].startswith('not')], 'regret')} of multiples of 8, "
-        "near which only misaligned sizes are faster: a choice that keeps those aligned costs "
-        f"{mean(parts, 'least, aligned as it is')} at least, the times known. Making every size misaligned would come "
-        f"to {mean(launched, 'misaligned')} there and costs {mean(others, 'misaligned')} elsewhere; the nearest "
-        f"multiple of 64 costs {mean(launched, 'nearest multiple of 64')} there."
+        f"A predicted search chooses a size that takes this much longer than the best one measured near it: {gains}. "
+        f"Where launches take longer than products a search keeps the size, which takes {mean(launched, 'search')} "
+        f"longer: {mean([one for one in parts if one['baselines'].startswith('not')], 'regret')} for sizes that are no "
+        f"multiple of 8, {mean([one for one in parts if not one['baselines'].startswith('not')], 'regret')} for "
+        "multiples of 8, whose only faster neighbours are misaligned. A search that knew every time and kept those "
+        f"aligned would still lose {mean(parts, 'least, aligned as it is')} there. Misaligning every size would lose "
+        f"{mean(launched, 'misaligned')} there and {mean(others, 'misaligned')} elsewhere; the nearest multiple of 64 "
+        f"loses {mean(launched, 'nearest multiple of 64')} there."
     )
 
 
