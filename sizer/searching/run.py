@@ -199,8 +199,6 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     positive_int(query.top, "top")
     check_bounds(training_budget=query.training_budget)
     device.peak(baseline.workload.dtype)  # InputError for a type that it has no figures for
-    model, notes = routed_on(baseline.model, device)
-    baseline = replace(baseline, model=model, notes=(*baseline.notes, *notes))
     baseline, space, pricer, layouts, ways = _as_run(baseline, query)
     considered, limit = len(space.candidates), None if measured else query.training_budget
     space, chosen = shortlist(space, pricer, objective, query.progress, query.serving, limit, ways)
@@ -238,6 +236,8 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
 
 def _as_run(baseline: Baseline, query: Query) -> tuple[Baseline, Space, Pricer, Layouts | None, Sequence[Workload]]:
     """The space as its steps run, and what prices them; of layouts the baseline's is in their stack."""
+    model, notes = routed_on(baseline.model, query.device)
+    baseline = replace(baseline, model=model, notes=(*baseline.notes, *notes))
     space = _space(baseline, query)
     layouts = query.layouts() if callable(query.layouts) else query.layouts
     if layouts and not query.stacked:
