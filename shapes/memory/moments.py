@@ -342,7 +342,7 @@ def _kinds(step: StageStep) -> tuple[list[_Layer], Runs]:
     return again + _seen(_alone(step, "none")), tuple(run for run in parted if run[1])
 
 
-@lru_cache(2**12)
+@lru_cache(4096)
 def _seen(step: StageStep) -> list[_Layer]:
     """The model's kinds of layers as a step ``_alone`` sees them; what has no experts is alike on all their ranks."""
     return [_layer(*each) for each in _each_kind(step)]
@@ -551,7 +551,7 @@ def training(
     """
     workload, each = step.workload, step.precision.gradients
     _, states, dummies, _ = held(step)
-    kinds, runs = _kinds(step)
+    kinds, runs = _kinds(step) if workload.offload_saved else ([], ())
     moved = sum(kinds[place].moved * count for place, count in runs)
     if workload.offload or workload.offload_params:
         states = [_offloaded(part, step) for part in states]
