@@ -125,7 +125,7 @@ SAID: list[tuple[str, str]] = [
     ("search --h 4096 --limit keep", "KEY one of aspect"),
     ("search --h 1024 --infer", "--infer is now --phase infer"),
     (f"search {L} --time-limit soon --measure", "such as 90, 90s, 800ms or 2min"),
-    (f"diff {G}", "expected OLD NEW (two files), or --git REV"),
+    (f"diff {G}", "expected OLD NEW (two files), CONFIG --set KEY=VALUE, or --git REV"),
     (f"diff {G} {L} --budget step=1%", "expected max-step-regression or max-memory"),
     (f"deploy {L} --engine vllm2", "did you mean vllm?"),
     (f"deploy {L} --recipe fp4", "did you mean"),
