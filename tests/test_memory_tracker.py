@@ -406,6 +406,8 @@ def saved_bytes(config: Any, layers: int, attention: str) -> int:
     """
     torch, storages = oracle.torch, dict[int, Any]()
     config.num_hidden_layers = layers
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:1] * layers
     model = oracle.transformers.AutoModelForCausalLM.from_config(
         config, dtype=torch.float32, attn_implementation={"flash": "sdpa"}.get(attention, attention)
     ).train()

@@ -153,10 +153,10 @@ def polish(device: Device, folder: Path, seed: int = 0, progress: Progress = lam
     published = [one for one in read_published(folder) if one.dtype == "bf16"]
     measured = products(published, "bf16")
     present = replace(GemmConstants.from_table(device.cost["bf16"], device.compute.units), cells=None)
-    case = Case(present.uncorrected(), BYTES["bf16"], BYTES["bf16"])
+    case = Case(present.both(correction=None, cells=None), BYTES["bf16"], BYTES["bf16"])
     unseen = set(device.provenance["bf16"]["held_out_n"])
     seen = measured[~np.isin(measured.n, list(unseen))]
-    bound = (case, *relatives(device, "bf16", present.uncorrected()))
+    bound = (case, *relatives(device, "bf16", present.both(correction=None, cells=None)))
     constants = polished(seen, present, bound, seed=seed, progress=progress)
     found = present_tables(device)
     found.cost["bf16"] = gemm_table(constants)

@@ -98,10 +98,6 @@ class GemmConstants:
         """With these changes, of small products too."""
         return replace(self, small=self.small and self.small.both(**changes), **changes)
 
-    def uncorrected(self) -> GemmConstants:
-        """The closed form alone."""
-        return self.both(correction=None, cells=None)
-
     def coarse(self, least: int) -> GemmConstants:
         """Without tiles of fewer rows or columns than ``least``; kernels split few of the others along k."""
         return self.both(tiles=tuple(tile for tile in self.tiles if min(tile) >= least), split_steps=CARRY.split_steps)

@@ -199,7 +199,9 @@ class ProductKernels(NamedTuple):
         found = gemm_constants(self.device, self.dtype, self.recipe)[0]
         if not self.weights_alone:
             return found
-        return found.uncorrected().both(
+        return found.both(
+            correction=None,
+            cells=None,
             tiles=(*LOW_TILES, *(tile for tile in found.tiles if tile[0] >= LOW_ROWS)),
             cache_bytes=0.0,
             overlap=AHEAD,

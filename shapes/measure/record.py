@@ -179,13 +179,13 @@ def summary_fields(samples: Array, confidence: float = CONFIDENCE) -> Values:
 
 
 def unpacked(where: str, most: int = MAX_IMPORT) -> bytes:
-    """The bytes of a file, unpacked where gzip packed them; one that was cut ends there.
+    """The bytes of a file, unpacked where gzip packed them or its name says so; one that was cut ends there.
 
     InputError for a damaged file, and for more than ``most`` bytes.
     """
-    data, stream = read_bounded(where, most), zlib.decompressobj(wbits=31)
+    data, stream = read_bounded(where, most), zlib.decompressobj(31)  # gzip's header and trailer
     try:
-        found = stream.decompress(data, most) if data.startswith(b"\x1f\x8b") else data
+        found = stream.decompress(data, most) if data.startswith(b"\x1f\x8b") or where.endswith(".gz") else data
     except zlib.error as error:
         raise InputError(f"expected gzip ({error})", where=where) from None
     refuse(stream.unconsumed_tail or len(data) > most, f"expected at most {most / 2**20:g} MiB", where=where)

@@ -356,5 +356,5 @@ smallest_tp, smallest_pp = partial(_smallest, "t"), partial(_smallest, "p")
 
 @cache
 def divisors(whole: int, largest: int) -> list[int]:
-    """Divisors of ``whole`` up to ``largest``, ascending; of 0, which everything divides, all numbers."""
-    return [one for one in range(1, largest + 1) if whole % one == 0]
+    """Divisors of ``whole`` up to ``largest`` and the most ranks, ascending; of 0, which everything divides, all."""
+    return [one for one in range(1, min(largest, 2**20) + 1) if whole % one == 0]

@@ -300,5 +300,5 @@ def _folder(path: str) -> tuple[str, Names]:
         "a path is not followed": path.strip("?"),
         "is empty": True,
     }
-    refuse(said or not is_name(name), next(reason for reason, holds in reasons.items() if holds))
+    refuse(said or " " in path or not is_name(name), next(reason for reason, holds in reasons.items() if holds))
     return name, (f"{path.replace(chr(0), '')} is taken for the released model of its name",)
