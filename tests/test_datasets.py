@@ -242,7 +242,7 @@ def endless(folder: Path) -> None:
         (lambda folder: changed(folder, "samples", [1e200] * 3), "samples = [1e+200, 1e+200, 1e+200]: expected a list"),
         (lambda folder: changed(folder, "drift", -1e300), "drift = -1e+300: expected a finite number below 1e+21"),
         (lambda folder: changed(folder, "created", 1e300), "created = 1e+300: expected seconds since 1970"),
-        (lambda folder: only(folder).write_bytes(b"PAR1 no\n"), "line 1: expected JSON lines of `sizer store export`"),
+        (lambda folder: only(folder).write_bytes(b"PAR1 no\n"), "expected gzip"),
         (flipped, "expected gzip"),
         (lambda folder: changed(folder, "flops", None), "line 1: flops: expected a whole number"),
         (lambda folder: changed(folder, "seconds", -1.0), "line 1: seconds = -1.0: expected a positive number"),
