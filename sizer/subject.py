@@ -209,13 +209,15 @@ def _of_reading(reading: Reading, workload: Named, *, nearest: bool) -> Subject:
         reading = replace(reading, workload=own)
     model, released = as_it_runs(reading, workload)
     model = _once(model)
-    settled, has = settle_workload(replace(reading, model=model), workload), modules_in(model)
-    refuse(
-        "checkpointing" in workload and not (settled.saving.name in POLICIES or settled.saving.again.issubset(has)),
-        f"expected modules that {model.model_type} has: {', '.join(has)}",
-        "checkpointing",
-        settled.checkpointing,
-    )
+    settled = settle_workload(replace(reading, model=model), workload)
+    if "checkpointing" in workload and settled.saving.name not in POLICIES:
+        has = modules_in(model)
+        refuse(
+            not settled.saving.again.issubset(has),
+            f"expected modules that {model.model_type} has: {', '.join(has)}",
+            "checkpointing",
+            settled.checkpointing,
+        )
     # Expert parallelism of a model without experts is a mistake that no rule reports.
     problems = split_problems(model, settled) if nearest and (settled.e == 1 or model.moe) else ()
     runs = runnable_split(model, settled) if problems else settled
@@ -248,7 +250,8 @@ def _of_reading(reading: Reading, workload: Named, *, nearest: bool) -> Subject:
 
 def modules_in(model: ModelShape) -> list[str]:
     """The modules that may run again by themselves of which the model has some."""
-    return [one for one, said in modules().items() if said["of"] in dimensions(model)]
+    held = dimensions(model)
+    return [one for one, said in modules().items() if said["of"] in held]
 
 
 @lru_cache(8)

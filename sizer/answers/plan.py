@@ -455,7 +455,7 @@ def _policies(model: ModelShape, base: Workload, implementation: Implementation)
         return ("selective",)  # fused attention saves next to nothing that its core makes again
     if not model.moe or implementation != "megatron":
         return ()
-    has = [one for one in CHEAP if one in modules_in(model)]
+    has = [*filter(modules_in(model).__contains__, CHEAP)]
     return tuple(map(",".join, [has, [*has, "fp8_act_input"]][: 1 + bool(base.low_precision)]))
 
 

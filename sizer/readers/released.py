@@ -51,8 +51,11 @@ def released(name: str) -> tuple[Config, str]:
     known = known_names()
     # Words may be apart; a tag that says the bits is llama.cpp's or ollama's way to write a file's name.
     asked = plain_name(re.sub(r"(?i) |:(?=\S*(?:q\d|f16|f32))", "-", name))
-    said = f"is ollama's, in bits that its name does not hold: give its base's, as {asked.replace(':', '-')}"
-    refuse(":" in asked, said, where=name)
+    refuse(
+        ":" in asked,
+        f"is ollama's, in bits that its name does not hold: give its base's, as {asked.replace(':', '-')}",
+        where=name,
+    )
     last = basename(asked)
     if found := known.get(asked):
         return _row(found)
@@ -231,9 +234,8 @@ def _with_usual(row: Config, config: Config) -> Config:
         theirs = usual.get(f"{type(value).__name__} {key}") or usual.get(f"{key}={value}", "phase")
         if theirs not in own and not re.search(WORDS["elsewhere"][phase], place.lower()):
             found[theirs][place.replace("__", ".")] = value
-    batch = found.pop(
-        "_batch", {}
-    )  # a device's, where microbatches of it accumulate, and where a process loads its own
+    # A device's, where microbatches of it accumulate, and where a process loads its own.
+    batch = found.pop("_batch", {})
     loads = "gradient_accumulation_steps" in found or "program" in config or "DataLoader" in str(batch)
     if loads and "per_device_train_batch_size" not in own:
         found.setdefault("per_device_train_batch_size", batch)
