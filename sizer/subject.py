@@ -348,7 +348,8 @@ def _assumed(reading: Reading, workload: Workload) -> list[str]:
     notes = [routing_note(workload.expert_load)] if reading.model.moe else []
     if workload.serving:
         notes.append(
-            "operators added up: host time, launches and other requests' prompts are not in them (see `sizer plan`)"
+            "operators added up: host time, launches and other requests' prompts are not in them "
+            "(`sizer plan --phase decode --concurrency N` has them)"
         )
     for *_, tokens in image_workloads(reading.model, workload):
         notes.append(

@@ -21,6 +21,7 @@ from shapes.cost.constants import CARRY, Expected, alignment_constants, collecti
 from shapes.cost.corrections import LEADING, LEVELS, level, moved_bytes, paid_tiles
 from shapes.cost.explain import expected_errors, explain
 from shapes.cost.gemm import ProductKernels, aligned_seconds, gemm_seconds, predict_gemm
+from shapes.cost.scans import FITTED_CHUNK
 from shapes.device import list_devices, load_device
 from shapes.errors import InputError
 from shapes.operators.types import (
@@ -185,6 +186,10 @@ def test_a_device_of_half_the_speed_takes_about_twice_as_long() -> None:
     # A30: 165 of A100's 312 TFLOPS and 933 of 2039 GB/s: between 1.8 and 2.3 times the seconds.
     ratio = predict_gemm("a30", 8192, 8192, 8192) / predict_gemm("a100-sxm", 8192, 8192, 8192)
     assert 1.8 < ratio < 2.3
+
+
+def test_a_chunk_that_constants_are_of_has_the_flops_that_a_scan_counts() -> None:
+    assert Scan("", "forward", "gated_delta", 1, 64, 1, 1, 128, 128, 64).flops == FITTED_CHUNK
 
 
 @pytest.mark.parametrize("device", [*FITTED, "gb200"])

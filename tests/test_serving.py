@@ -578,6 +578,37 @@ def test_ways_keep_the_limits_use_every_device_and_come_by_throughput() -> None:
     assert found.ways[0].tokens_per_s < _plan().ways[0].tokens_per_s
 
 
+@pytest.mark.parametrize("concurrency", [3, 64, 65, 100_000])
+def test_at_a_concurrency_each_way_has_so_many_and_those_that_memory_does_not_hold_wait(concurrency: int) -> None:
+    ways = [way for way in _plan(concurrency=concurrency).ways if not way.prefill]
+    assert [way.t for way in ways if way.d == 8 // way.t]
+    for way in ways:
+        stack, load = _priced(Requests(1, 1024, 1024), t=way.t)
+        each = -(-concurrency // way.d)
+        running = min(each, way.most_requests // way.d)
+        found = served(stack, load, running, 1024, 1024)
+        assert (way.requests, way.tpot_s) == (concurrency, pytest.approx(found.token_s))
+        assert way.ttft_s == pytest.approx(found.first_s + (each / running - 1) * 1024 * found.token_s)
+        at_once = min(concurrency, running * way.d)
+        assert way.tokens_per_s == pytest.approx(found.tokens_per_s / running * at_once)
+        assert way.tokens_per_s_a_device == pytest.approx(way.tokens_per_s / 8)
+
+
+def test_a_concurrency_that_a_plan_found_gives_what_it_found() -> None:
+    best = _plan(ttft=0.5, tpot=0.02).ways[0]
+    again = next(way for way in _plan(concurrency=best.requests).ways if (way.t, way.prefill) == (best.t, best.prefill))
+    assert (again.ttft_s, again.tpot_s, again.tokens_per_s) == (best.ttft_s, best.tpot_s, best.tokens_per_s)
+    with pytest.raises(InputError, match="expected limits that some way keeps"):
+        _plan(ttft=0.5, tpot=0.02, concurrency=20 * best.requests)
+
+
+def test_servers_are_started_for_no_more_requests_than_memory_holds() -> None:
+    found = _plan(concurrency=100_000)
+    (line,) = (one for one in str(found).splitlines() if one.startswith("start "))
+    most = int(re.findall(r"--max-num-seqs (\d+)", line)[0])
+    assert found.ways[0].most_requests <= most * found.ways[0].d < found.ways[0].most_requests + found.ways[0].d
+
+
 def test_ranks_for_prompts_alone_keep_up_with_the_others_and_leave_a_token_its_step() -> None:
     asked = {"s": 8192, "context": 8704, "tpot": 0.02}
     apart = [way for way in _plan(**asked).ways if way.prefill]
@@ -762,6 +793,9 @@ MISTAKES = (
         "--stack = 'vllm': expected the phase train with it; did you mean transformers-compile (engines",
     ),
     ("--gpus 8 --phase decode --drafted 65", "--drafted"),
+    ("--gpus 8 --phase decode --concurrency 0", "--concurrency"),
+    ("--gpus 8 --phase decode -b 64", "to serve, --concurrency N: requests in flight"),
+    ("--gpus 8 --global-batch 8 --concurrency 8", "--concurrency = 8: expected the phase decode with it"),
     ("--gpus 8 --phase decode --drafted 3 --acceptance 2", "--acceptance = 2.0: expected a probability"),
     ("--gpus 8 --global-batch 8 --ttft 1s", "--ttft = 1.0: expected the phase decode with it"),
     ("--gpus 8 --global-batch 8 --phase infer", "--phase = 'infer': expected one of train, decode"),
@@ -800,7 +834,9 @@ def test_trtllm_is_tensorrt_llm_and_text_csv_and_json_say_the_same(tmp_path: Pat
     assert int(float(row["requests"])) == best["requests"]
 
 
-@pytest.mark.parametrize("asked", [{"drafted": -1}, {"top": 0}, {"ttft": -1.0}, {"acceptance": -0.1}, {"engine": "x"}])
+@pytest.mark.parametrize(
+    "asked", [{"drafted": -1}, {"concurrency": 0}, {"top": 0}, {"ttft": -1.0}, {"acceptance": -0.1}, {"engine": "x"}]
+)
 def test_the_library_refuses_what_the_command_line_does(asked: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(asked))):
         sizer.plan(LLAMA, phase="decode", gpus=1, **asked)

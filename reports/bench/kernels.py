@@ -24,7 +24,7 @@ from fit.served_physics import ServedCounts, served_against_physics, served_tabl
 from opening import with_answer
 from tabulate import tabulate
 
-from shapes.cost.constants import FILES
+from shapes.cost.constants import CARRY
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.toml_table import DATA, content
@@ -95,7 +95,7 @@ def forms_table() -> str:
     for what, forms in FORMS.items():
         tables = [
             (f"{form} {device}", one["error"], one["error_p95"])
-            for name in FILES
+            for name in CARRY.files
             for form, devices in content(DATA / f"{name}.toml").items()
             if form.startswith(forms)
             for device, one in devices.items()

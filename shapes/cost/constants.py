@@ -28,8 +28,6 @@ from shapes.toml_table import DATA, content
 
 from .corrections import CLASSES, NO_FAMILY, AlignmentConstants, Cells, Correction, family_table
 
-#: How a dtype that was not fitted is derived: from this one, its speed scaled by the two peaks.
-_DTYPE_BASE = {"fp16": "bf16", "bf16": "fp16"}
 #: Least dimension from which the constants for large products hold alone.
 LARGE = 512
 
@@ -92,7 +90,7 @@ class GemmConstants:
         }
         values: Values = {key: float(table[key]) for key in NUMBERS}
         values |= {key: build(table[key]) for key, build in read.items() if key in table}
-        return cls(tiles=tuple((int(bm), int(bn)) for bm, bn in table["tiles"]), units=units, **values)
+        return cls(tiles=tuple(map(tuple, table["tiles"])), units=units, **values)
 
     def both(self, **changes: Any) -> GemmConstants:
         """With these changes, of small products too."""
@@ -197,7 +195,7 @@ def gemm_constants(device: Device, dtype: str, recipe: str | None = None) -> tup
         slower = constants.scaled(clock_share(device), 1.0, 1.0, 1.0, constants.units)
         return replace(slower, cells=constants.cells), origin
     peak = device.peak(dtype)
-    if recipe is not None and (found := _of_recipe(device, dtype, f"{dtype}_{recipe}")):
+    if recipe and (found := _of_recipe(device, dtype, f"{dtype}_{recipe}")):
         return found
     kin = _whose(device, dtype)
     base = _base(kin, device, dtype)
@@ -235,7 +233,7 @@ def _limited(device: Device) -> Device:
 
 def _base(kin: Device, device: Device, dtype: str) -> str:
     """The element type of ``kin`` whose constants stand in for those of ``dtype`` on ``device``."""
-    wanted = [dtype, _DTYPE_BASE.get(dtype, "fp8" if dtype in QUANTISED else "bf16")]
+    wanted = [dtype, CARRY.equal.get(dtype, "fp8" if dtype in QUANTISED else "bf16")]
     if dtype in QUANTISED and device.peak(dtype) <= _peak(device):
         # Units no faster than in 16 bits are those units, fed with fewer bytes (Gaudi 3's fp8).
         wanted = []
@@ -275,7 +273,7 @@ def origin_of(device: Device, kin: Device, dtype: str, base: str) -> Origin:
         base,
         base,
         kin.base == device.base,
-        dtype == base or _DTYPE_BASE.get(dtype) == base,
+        dtype == base or CARRY.equal.get(dtype) == base,
         kin.architecture == device.architecture,
         kin.vendor == device.vendor,
     )
@@ -457,16 +455,10 @@ def moving_constants(device: Device) -> tuple[GemmConstants, Origin]:
     return gemm_constants(device, "bf16" if "bf16" in device.peak_flops else "fp16")
 
 
-#: Added (in quadrature) when constants are another device's: from predicting H200 by H100 (5.3%), B200 by H100 and A100
-#: (8.8%) and L40S by them (15%); other vendors were never judged, so twice the worst of those is stated.
-SAME_ARCHITECTURE, SAME_VENDOR, OTHER_VENDOR = 0.06, 0.15, 0.30
 #: Added when the dtype's constants are another dtype's, scaled by the peaks: fp8 by bf16 was off by this much.
 OTHER_DTYPE = 0.25
 
 
-#: Mean error of misaligned products where misaligned.toml states none by class: of kernels fitted on a sweep of the
-#: device's own, on other devices of the family, on other architectures alone.
-MISALIGNED = {"measured": 0.08, "published": 0.10, "extrapolated": 0.30}
 #: Prefix of the regimes of misaligned products, before their class (shapes.cost.corrections.CLASSES).
 MISALIGNED_AS = "misaligned, "
 
@@ -533,8 +525,8 @@ def _borrowed(origin: Origin) -> tuple[float, float]:
     if origin.own_device:
         return dtype, 0.0
     if not origin.same_vendor:
-        return dtype, OTHER_VENDOR
-    return dtype, SAME_ARCHITECTURE if origin.same_architecture else SAME_VENDOR
+        return dtype, CARRY.other_vendor
+    return dtype, CARRY.same_architecture if origin.same_architecture else CARRY.same_vendor
 
 
 def _misaligned(device: Device, regime: str, dtype: str) -> Expected:
@@ -544,7 +536,7 @@ def _misaligned(device: Device, regime: str, dtype: str) -> Expected:
     known = kernels.tier if BYTES[dtype] == 2 else "extrapolated"
     if known == "published" and (mean := kernels.error[at]):
         return Expected(mean, kernels.error_p95[at], known)
-    return Expected.of(MISALIGNED[known], known)
+    return Expected.of(CARRY.misaligned[known], known)
 
 
 def least_certain(tiers: Iterable[str]) -> str:
@@ -561,11 +553,6 @@ def _tier(device: Device, origin: Origin, regime: str) -> str:
     return "fitted" if own else "borrowed"
 
 
-#: Added (in quadrature) to a form's error: for constants of a device of the same architecture (H200 by H100: 5% to 14%
-#: off, GB200 by B200 10% to 13%, on the same tables), of any other, and for what nobody measured: a backward, or a
-#: recurrence by another's constants.
-ALIKE, OTHER, UNJUDGED = 0.15, 0.5, 0.6
-FILES = ("sparse", "decode", "scans", "states", "convolutions", "casts", "experts")
 #: Seconds of the launch, of moving and of arithmetic.
 Parts = tuple[Any, Any, Any]
 #: Ends the name of an origin's table for what nobody measured.
@@ -575,7 +562,7 @@ _GUESSED = " by another's"
 @cache
 def _tables() -> Mapping[str, Mapping[str, Numbers]]:
     """Form -> device -> its constants and errors."""
-    return {key: table for name in FILES for key, table in content(DATA / f"{name}.toml").items()}
+    return {key: table for name in CARRY.files for key, table in content(DATA / f"{name}.toml").items()}
 
 
 @cache
@@ -629,7 +616,7 @@ def published_error(origin: Origin) -> Expected:
     """The error of a price by ``origin``."""
     form = origin.table.removesuffix(_GUESSED)
     own, guessed = _tables()[form][origin.device], form != origin.table
-    alike = (ALIKE, "borrowed") if origin.same_architecture else (OTHER, "extrapolated")
+    alike = (CARRY.alike, "borrowed") if origin.same_architecture else (CARRY.other, "extrapolated")
     borrowed, tier = (0.0, "fitted") if origin.own_device else alike
-    more = Expected.of(hypot(borrowed, UNJUDGED * guessed), "extrapolated" if guessed else tier)
+    more = Expected.of(hypot(borrowed, CARRY.unjudged * guessed), "extrapolated" if guessed else tier)
     return Expected.said(own, "error", tier).combined(more)

@@ -286,7 +286,7 @@ class Correction:
     def from_table(cls, table: Named) -> "Correction":
         """From the ``correction`` table of a device file."""
         tail = table.get("tail", {"tiles": (), "idle": (), "log2_k": (), "log_factor": ""})
-        tiles = tuple((int(bm), int(bn)) for bm, bn in tail["tiles"])
+        tiles = tuple(map(tuple, tail["tiles"]))
         rows, tails = _rows(table["log_factor"]), _rows(tail["log_factor"])
         grid = Grid(
             _numbers(table["log2_waves"]),

@@ -33,21 +33,11 @@ from shapes.kernels import Run, load_kernel
 from shapes.operators.types import Attention
 from shapes.toml_table import content, names, shipped
 
-from .constants import OTHER_DTYPE, OTHER_VENDOR, Expected, achievable, clock_share, relative
+from .constants import CARRY, OTHER_DTYPE, Expected, achievable, clock_share, relative
 from .corrections import Array
 from .gemm import overlapped, paid_waves, throttled
 
 ByBucket = tuple[tuple[float, float], ...]
-
-#: Added (in quadrature) where another device's constants stand in: B200's are 12 to 17% off on its architecture's
-#: others, L40S's 21% on RTX PRO 6000 Server (reports/attention.md), of 8 and 11% at home.
-BORROWED_WITHIN, BORROWED_BETWEEN = 0.15, 0.18
-#: Where a build for asynchronous matrix units replaces an older generation's: next to FlashAttention 2 cuDNN takes
-#: 1.22 of the time on A100, 1.0 on L40S and 1.14 on RTX PRO 6000 (huggingface/transformers#48163), and by GB200's
-#: constants, scaled, 0.87 to 1.9 by length.
-BORROWED_BACK, ASYNCHRONOUS = 0.30, ("hopper", "blackwell")
-#: Element types that run at another's rate.
-_SAME = {"fp16": "bf16"}
 
 
 @frozen
@@ -83,11 +73,9 @@ class AttentionConstants:
     def from_table(cls, table: Named, units: int) -> AttentionConstants:
         numbers = {key: float(table[key]) for key in NUMBERS if key in table}
         tables = {
-            key: tuple(sorted((float(at), float(value)) for at, value in table[key].items()))
-            for key in TABLES
-            if key in table
+            key: tuple(sorted((float(at), value) for at, value in table[key].items())) for key in TABLES if key in table
         }
-        return cls(units=units, ignores_window=bool(table.get("ignores_window", False)), **numbers, **tables)  # type: ignore[arg-type] # by name
+        return cls(units=units, ignores_window=table.get("ignores_window", False), **numbers, **tables)  # type: ignore[arg-type] # by name
 
     def rate(self, bucket: Array) -> Array:
         """FLOP/s at a head dimension; below the smallest fitted one matrix units idle in proportion."""
@@ -151,7 +139,7 @@ def constants_of(kernel: str, device: Device, dtype: str) -> KernelConstants:
     kernel = named if named in names("attention") else "fa2"
     kin = _kin(kernel, device)
     sets = _file(kernel)[kin.name]
-    alike = dtype, _SAME.get(dtype, dtype)
+    alike = dtype, CARRY.equal.get(dtype, dtype)
     base = next(filter(sets.__contains__, (*alike, "bf16")))
     own_dtype = base in alike
     phases = _phases(sets[base], kin.compute.units)
@@ -221,10 +209,11 @@ def _distance(device: Device, kin: Device) -> float:
     if device.base == kin.name:
         return 0.0
     if device.architecture == kin.architecture:
-        return BORROWED_WITHIN
-    if kin.architecture in ASYNCHRONOUS and device.vendor == kin.vendor and device.architecture not in ASYNCHRONOUS:
-        return BORROWED_BACK
-    return BORROWED_BETWEEN if device.vendor == kin.vendor else OTHER_VENDOR
+        return CARRY.borrowed_within
+    newer = CARRY.asynchronous
+    if kin.architecture in newer and device.vendor == kin.vendor and device.architecture not in newer:
+        return CARRY.borrowed_back
+    return CARRY.borrowed_between if device.vendor == kin.vendor else CARRY.other_vendor
 
 
 def _phases(table: Named, units: int) -> tuple[AttentionConstants, ...]:

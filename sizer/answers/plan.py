@@ -38,24 +38,13 @@ from sizer.subject import modules_in, read_subject, run_on
 
 from .mfu import operator_count
 
-#: Microbatches beyond this many sequences, or tokens a rank, are not tried: products are long since tall enough.
-LARGEST_MICROBATCH, MOST_TOKENS = 64, 2**15
-#: Tokens a rank from which on products gain little from more.
-TALL_TOKENS = 4096
-#: Tokens of a sequence that a context-parallel rank keeps at least: shorter shares are all communication.
-LEAST_TOKENS = 2048
-#: Tokens of a prompt that is served, where nobody says.
-PROMPT = 1024
-#: Requests that an engine's scheduler runs at once at most, a rank: those that vLLM's and TensorRT-LLM's take.
-MOST_RUN = 2048
-#: Share of their time that ranks for prompts run them: beyond it their queue would grow for ever.
-MOST_BUSY = 0.95
-
 #: The degrees that identify a split.
 _DEGREES = attrgetter("t", "cp", "p", "e")
 #: Assumptions that are printed; modules that run again in next to no time; chunks of a stage; the workload to begin
-#: from; commands that start engines.
-ASSUMPTIONS, CHEAP, CHUNKS, _FOUND, START = table_of(__file__, "plan.toml").values()
+#: from; commands that start engines; what people call metrics of published rows.
+ASSUMPTIONS, CHEAP, CHUNKS, _FOUND, START, METRICS, _LIMITS = table_of(__file__, "plan.toml").values()
+#: Limits of what is tried: the file says what of.
+LARGEST_MICROBATCH, MOST_TOKENS, TALL_TOKENS, LEAST_TOKENS, PROMPT, MOST_RUN, MOST_BUSY = _LIMITS.values()
 
 
 @frozen
@@ -187,7 +176,8 @@ class ServingRequest:
     """What a plan for serving is asked for.
 
     The engine, tokens of a prompt and its output, the longest times in seconds (None: any), the engine's share of a
-    device, tokens drafted a step and the probability that one is accepted.
+    device, tokens drafted a step, the probability that one is accepted, and requests in flight (None: as many as do
+    best within the limits).
     """
 
     engine: str
@@ -195,9 +185,10 @@ class ServingRequest:
     output_tokens: int
     ttft_s: float | None
     tpot_s: float | None
-    memory_utilization: float
-    drafted: int
-    acceptance: float
+    memory_utilization: float = UTILIZATION
+    drafted: int = 0
+    acceptance: float = 0.0
+    concurrency: int | None = None
 
 
 @frozen
@@ -205,8 +196,9 @@ class Way:
     """One way to serve: ``d`` ranks of ``t`` x ``p`` devices; every ``e`` of them share their experts.
 
     ``prefill``: ranks that run prompts alone and pass their caches on (0: every rank runs both). ``requests`` are in
-    flight over all ranks; memory holds ``most_requests``. ``memory_bytes``: one device's. ``missed``: the largest ratio
-    of a time to its limit, or of prompts to what their ranks run; at most 1 if all limits are kept.
+    flight over all ranks; memory holds ``most_requests``, and those beyond wait for others' outputs before their first
+    token. ``memory_bytes``: one device's. ``missed``: the largest ratio of a time to its limit, or of prompts to what
+    their ranks run; at most 1 if all limits are kept.
     """
 
     t: int
@@ -267,6 +259,7 @@ def plan_config(
     memory_utilization: float | None = None,
     drafted: int | None = None,
     acceptance: float | None = None,
+    concurrency: int | None = None,
     top: int = 8,
     config_format: str | None = None,
     progress: Progress | None = None,
@@ -281,8 +274,9 @@ def plan_config(
 
     The phase decode plans serving: ``engine`` (None: vllm) is one of ``shapes.step.serving``, ``ttft`` and ``tpot`` the
     most seconds to a first token and per output token, ``memory_utilization`` as for ``memory``; ``drafted``
-    tokens a step, each accepted with the probability ``acceptance``; ``sequence``: tokens of a prompt (1024),
-    ``context``: with its output (twice as many).
+    tokens a step, each accepted with the probability ``acceptance``; ``concurrency``: requests in flight, over all
+    devices (None: the number that makes most tokens a second within the limits); ``sequence``: tokens of a prompt
+    (1024), ``context``: with its output (twice as many).
     """
     asked = workload_fields(workload)
     phase = one_of(asked.pop("phase", "train"), ("train", "decode"), "phase")
@@ -293,6 +287,7 @@ def plan_config(
         "memory_utilization": memory_utilization,
         "drafted": drafted,
         "acceptance": acceptance,
+        "concurrency": concurrency,
     }
     training = {"stack": stack, "tokens": tokens, "price": price, "global_batch": asked.get("global_batch")}
     other, fields = ("decode", serving) if phase == "train" else ("train", training)
@@ -301,7 +296,7 @@ def plan_config(
     gpus = positive_int(asked.pop("gpus", None), "gpus", 2**20)
     # A step is read as `memory` and `check` read it over as many devices: what runs it follows.
     target, found = load_device(device), _FOUND | {"d": gpus if phase == "train" else 1} | asked
-    served_as = None if phase == "train" else _asked(found, *serving.values())
+    served_as = None if phase == "train" else _asked(found, serving)
     if served_as:
         found |= {"phase": phase, "context": served_as.prompt_tokens + served_as.output_tokens}
     else:
@@ -326,17 +321,16 @@ def plan_config(
     return replace(answer, top=top, notes=notes)
 
 
-def _asked(found: Values, *serving: Any) -> ServingRequest:
+def _asked(found: Values, serving: Values) -> ServingRequest:
     """The request to serve; its lengths are taken out of ``found``, the workload's fields."""
-    engine, ttft, tpot, utilization, drafted, acceptance = serving
     prompt = positive_int(found.pop("s", PROMPT), "s", 2**31)
     context = positive_int(found.pop("context", 2 * prompt), "context", 2**31)
     refuse(context <= prompt, f"expected more than the prompt's {prompt} tokens", "context", context)
-    check_bounds(ttft=ttft, tpot=tpot, acceptance=acceptance, drafted=drafted, memory_utilization=utilization)
-    share = utilization or UTILIZATION
-    return ServingRequest(
-        engine or "vllm", prompt, context - prompt, ttft, tpot, share, drafted or 0, acceptance or 0.0
-    )
+    said = {name: one for name, one in serving.items() if one is not None}
+    engine = said.pop("engine", "vllm")
+    check_bounds(**said)
+    times = said.pop("ttft", None), said.pop("tpot", None)
+    return ServingRequest(engine, prompt, context - prompt, *times, **said)
 
 
 def plan(
@@ -667,7 +661,9 @@ def _of_split(
     for prefill in range(0, split.d, split.e):
         ranks = split.d - prefill
         many = ranks * split.p
-        requests, first, token, rate, over = _at_best(running, stack, load, asked, prefill / ranks, passed_s)
+        each = -(-(asked.concurrency or 0) // many)
+        requests, first, token, rate, over = _at_best(running, each, stack, load, asked, prefill / ranks, passed_s)
+        at_once = min(asked.concurrency or inf, requests * many) / requests
         ways.append(
             Way(
                 split.t,
@@ -675,13 +671,13 @@ def _of_split(
                 split.e,
                 split.d,
                 prefill,
-                requests * many,
+                asked.concurrency or requests * many,
                 most * many,
                 engine_bytes(holds, replace(rank, b=requests * split.p)),
                 first,
                 token,
-                rate * many,
-                rate * ranks / split.d / split.t,
+                rate * at_once,
+                rate * at_once / split.d / split.t / split.p,
                 over,
             )
         )
@@ -689,9 +685,14 @@ def _of_split(
 
 
 def _at_best(
-    running: Any, stack: ServingStack, load: Load, asked: ServingRequest, prefill: float, passed_s: float
+    running: Any, each: int, stack: ServingStack, load: Load, asked: ServingRequest, prefill: float, passed_s: float
 ) -> Items:
-    """Requests, times, tokens a second and what is missed, ``prefill`` ranks running prompts for one that does not."""
+    """Requests, times, tokens a second and what is missed, ``prefill`` ranks running prompts for one that does not.
+
+    ``each``: requests that it has; those beyond the last of ``running`` wait (0: as many of ``running`` as do best).
+    """
+    if each:
+        running = np.minimum(each, running[-1:])
     found = served(
         stack,
         load,
@@ -702,7 +703,8 @@ def _at_best(
         drafted=asked.drafted,
         acceptance=asked.acceptance,
     )
-    first, busy = found.first_s, 0 * running
+    first = found.first_s + np.maximum(0, each / running - 1) * asked.output_tokens * found.token_s
+    busy = 0 * running
     if prefill:
         busy = found.tokens_per_s / asked.output_tokens * found.prompt_s / prefill
         # They come at random, and each takes as long.

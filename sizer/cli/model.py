@@ -54,8 +54,8 @@ def plan(asked: Asked) -> None:
 
     --gpus is needed, to train --global-batch too.
 
-    Serving: t, p, e and d by throughput, within --ttft and --tpot; --sequence is the tokens of a prompt (1024),
-    --context those with its output (twice as many).
+    Serving: t, p, e and d by throughput, within --ttft and --tpot, or at --concurrency requests in flight; --sequence
+    is the tokens of a prompt (1024), --context those with its output (twice as many).
     """
     from sizer.documents.plan import telling
 

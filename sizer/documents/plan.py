@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from shapes.frozen import Values, plain
 from shapes.step.serving import load_serving_stack
-from sizer.answers.plan import START, Candidate, Plan, Progress, ServingPlan
+from sizer.answers.plan import METRICS, START, Candidate, Plan, Progress, ServingPlan
 
 from . import (
     GIB,
@@ -108,10 +108,6 @@ SPLIT = columns(
 )
 
 
-#: Metric of published serving rows -> what people call it.
-METRICS = {"output_tokens_per_s_total": "tokens/s", "tpot_ms": "TPOT", "ttft_ms": "TTFT"}
-
-
 def serving(answer: ServingPlan) -> Document:
     best, asked = answer.ways[0], answer.serving
     weights = f", weights in {', '.join(answer.weights)}" * bool(answer.weights)
@@ -145,6 +141,6 @@ def _started(answer: ServingPlan) -> str:
     if best.prefill:
         return ""
     servers = best.d // best.e
-    each = best.requests // servers
+    each = -(-min(best.requests, best.most_requests) // servers)
     said: str = START[answer.serving.engine][best.e > 1]
-    return said.format(best, answer.serving, servers, each, each // best.e, best.t * best.e)
+    return said.format(best, answer.serving, servers, each, -(-each // best.e), best.t * best.e)
