@@ -67,6 +67,7 @@ PUBLISHED = {
     "megatron-bridge-2026": "NVIDIA-NeMo/Megatron-Bridge, docs/performance-summary.md",
     "megatron-core-te": "NVIDIA-NeMo/Megatron-Bridge, docs/performance-summary.md",
     "megatron-deepspeed-gaudi": "arXiv 2205.05198",
+    "native-llmc": "karpathy/llm.c, train_gpt2.cu",
     "pytorch-ddp": "DistributedDataParallel: buckets of 25 MB",
     "pytorch-fsdp-2023": "arXiv 2307.08691",
     "pytorch-fsdp-2025": "arXiv 2410.06511",
@@ -110,6 +111,42 @@ def test_nine_rows_of_the_single_gpu_guide_are_within_a_fifth_in_time_and_6_perc
     held = memory(model, before_2, device="v100-sxm-16", simulate=True)
     assert held.reserved_bytes is not None
     assert (held.reserved_bytes + held.components["framework"]) / 2**20 == pytest.approx(megabytes, rel=0.06)
+
+
+#: llm.c's scripts/run_gpt2_*.sh, 8 devices: layers, hidden, heads, device, microbatch, global batch, seconds a step.
+LLMC = [
+    (12, 768, 12, "a100-sxm", 64, 512, 0.300),
+    (24, 1024, 16, "a100-sxm", 64, 512, 0.820),
+    (36, 1280, 20, "a100-sxm", 32, 512, 1.7),
+    (48, 1600, 25, "h100-sxm", 16, 1024, 2.80),
+]
+
+
+@pytest.mark.parametrize(("layers", "hidden", "heads", "device", "b", "global_batch", "seconds"), LLMC)
+def test_steps_of_llm_c_are_within_15_percent_though_none_was_fitted(
+    layers: int, hidden: int, heads: int, device: str, b: int, global_batch: int, seconds: float
+) -> None:
+    dropouts = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
+    sizes = {"n_layer": layers, "n_embd": hidden, "n_head": heads, "vocab_size": 50304}
+    model = read_config({"model_type": "gpt2", **sizes, **dropouts}).model
+    workload = Workload(b=b, s=1024, d=8, zero=1, global_batch=global_batch, attention="cudnn")
+    cost = price_step(model, workload, load_device(device), load_stack("llm.c"))
+    assert cost.seconds == pytest.approx(seconds, rel=0.15)
+    assert cost.low < seconds < cost.high
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ("ddp", "pytorch-ddp"),
+        ("ddp-2024-compile", "ddp-compile"),
+        ("jax", "pytorch-fsdp-2025"),
+        ("maxtext-2025", "pytorch-fsdp-2025"),
+        ("torchtitan", "pytorch-fsdp2-eager"),
+    ],
+)
+def test_a_frameworks_name_is_that_of_the_stack_it_runs(said: str, named: str) -> None:
+    assert load_stack(said).name == named
 
 
 @pytest.mark.parametrize("name", list_stacks())

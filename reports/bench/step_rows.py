@@ -35,7 +35,7 @@ FRAMEWORKS = {
     "nemo": "megatron",
     "neox": "megatron",
     "ddp": "ddp",
-    "llmc": "ddp",
+    "llmc": "llmc",
     "nanogpt": "ddp",
     "fsdp": "fsdp",
     "fsdp2": "fsdp",
