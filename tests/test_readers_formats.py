@@ -1246,9 +1246,61 @@ def test_mindformers_sizes_adapters_and_degrees_are_read() -> None:
         ({"pet_config": {"pet_type": "ptuning2"}}, {}, "LoRA alone"),
         ({"type": "GLM32kConfig"}, {}, "expected LlamaConfig"),
         ({}, {"moe_config": {"expert_num": 8}}, "its experts are not read here"),
+        ({}, {"moe_config": {"expert_num": 8, "num_experts_chosen": 2, "shared_expert_num": 2}}, "its shared experts"),
+        ({"type": "ChatGLM2Config", "ffn_hidden_size": 96, "add_bias_linear": True}, {}, "expected False"),
     ):
         with pytest.raises(InputError, match=said):
             read_config({"model": {"model_config": {**sizes, **own}}, "runner_config": {}} | around)
+
+
+def test_mindformers_experts_and_glms_sizes_are_their_releases() -> None:
+    mixtral = {"type": "LlamaConfig", "hidden_size": 4096, "num_layers": 32, "num_heads": 32, "n_kv_heads": 8}
+    mixtral |= {"vocab_size": 32000, "intermediate_size": 14336}
+    around = {"moe_config": {"expert_num": 8, "num_experts_chosen": 2}, "parallel_config": {"expert_parallel": 4}}
+    found = read_config({"model": {"model_config": mixtral}, **around})
+    assert (found.model.parameters, found.workload["e"]) == (46_702_792_704, 4)
+    glm = {"type": "ChatGLM2Config", "hidden_size": 4096, "num_layers": 40, "num_attention_heads": 32}
+    glm |= {"padded_vocab_size": 151552, "ffn_hidden_size": 13696, "multi_query_attention": True, "add_qkv_bias": True}
+    glm |= {"multi_query_group_num": 2, "seq_length": 8192, "rmsnorm": True, "post_layer_norm": True}
+    found = read_config(
+        {"run_mode": "predict", "model": {"model_config": glm}, "parallel_config": {"model_parallel": 2}}
+    )
+    assert found.model.parameters == 9_399_951_360  # glm-4-9b-chat's
+    assert (found.workload["t"], found.workload["phase"], found.unread) == (2, "decode", ())
+
+
+def test_internevos_isp_splits_the_sequence_and_its_checkpoint_is_a_share_of_the_layers() -> None:
+    config = {
+        "model": {"num_attention_heads": 4, "hidden_size": 128, "num_layers": 8, "mlp_ratio": 3, "vocab_size": 1000},
+        "data": {"seq_len": 64},
+        "parallel": {"zero1": {"size": -1}, "tensor": {"size": 2, "mode": "isp"}, "weight": {"size": 4}},
+    }
+    config["model"] |= {"checkpoint": 0.5, "dtype": "torch.bfloat16"}
+    found = read_config(config)
+    said = {"cp": 2, "cp_comm": "a2a", "zero": 1, "checkpointing": "full:4", "dtype": "bf16"}
+    assert said.items() <= found.workload.items()
+    assert "t" not in found.workload
+    assert any("ISP gathers" in one for one in found.notes)
+    found = read_config(config | {"parallel": {"tensor": {"size": 2, "mode": "msp"}}})
+    assert (found.workload["t"], found.workload["sequence_parallel"]) == (2, True)
+
+
+def test_maxtexts_olmo3_has_full_attention_in_every_fourth_layer() -> None:
+    sizes = {"base_emb_dim": 4096, "base_num_query_heads": 32, "base_num_kv_heads": 32, "base_mlp_dim": 11008}
+    sizes |= {"base_num_decoder_layers": 32, "head_dim": 128, "vocab_size": 100278, "sliding_window_size": 4096}
+    config = {"decoder_block": "olmo3", "use_qk_norm": True, "inhomogeneous_layer_cycle_interval": 4, **sizes}
+    assert read_config(config).model.parameters == 7_298_011_136  # Olmo-3-1025-7B's
+    with pytest.raises(InputError, match="expected 4"):
+        read_config(config | {"inhomogeneous_layer_cycle_interval": 6})
+
+
+@pytest.mark.parametrize(
+    ("name", "flavor", "parameters"),
+    [("gpt_oss", "120b", 116_829_156_672), ("qwen3_5", "35B-A3B", 35_107_181_936)],
+)
+def test_torchtitans_newer_models_are_their_releases(name: str, flavor: str, parameters: int) -> None:
+    found = read_config({"model": {"name": name, "flavor": flavor}, "training": {"seq_len": 64}})
+    assert found.model.parameters == parameters
 
 
 def test_olmos_mixtures_name_no_key_of_how_they_run_and_their_sharding_is_read() -> None:

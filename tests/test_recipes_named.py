@@ -359,6 +359,9 @@ model = dict(type=Tuner, llm=dict(quantization_config=dict(type=Bits, load_in_4b
     said = {"b": 1, "s": 2048, "cp": 4, "lora_rank": 64, "finetune": "qlora"}
     assert {key: found.workload[key] for key in said} == said
     assert any("64 microbatches accumulate" in one for one in found.notes)
+    assert found.workload["checkpointing"] == "full"  # SupervisedFinetune's default
+    without = text.replace("model = dict(", "model = dict(use_activation_checkpointing=False, ")
+    assert "checkpointing" not in read(tmp_path, without, "recipe.py").workload
 
 
 def test_what_is_changed_to_something_unknown_is_not_what_it_was_before(tmp_path: Path) -> None:
