@@ -20,7 +20,7 @@ from .cost.gemm import aligned_seconds, uncorrected_seconds
 from .device import Device
 from .dtypes import BYTES
 from .errors import InputError, read_text, refuse, write_whole
-from .frozen import Items, Named, Numbers, Values, frozen, in_words, plain, replace
+from .frozen import Items, Named, Numbers, Values, among, frozen, in_words, plain, replace
 from .measure.dataset import control_median
 from .measure.environment import Environment
 from .measure.store import Store
@@ -242,7 +242,7 @@ def calibrate(
     cost, error = plain(device.cost), STATED | plain(device.errors)
     provenance: Values = {
         # Constants that are not fitted anew stay, and so does what they were fitted on.
-        **{dtype: table for dtype, table in plain(device.provenance).items() if dtype in cost},
+        **among(plain(device.provenance), cost),
         "data": data or "; ".join(sorted({record.source for record in records})),
         "date": date.today().isoformat(),
         "seed": seed,

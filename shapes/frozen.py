@@ -162,6 +162,16 @@ def given(values: Named) -> Values:
     return {key: value for key, value in values.items() if value is not None}
 
 
+def stated(**values: Any) -> Values:
+    """The values that say something."""
+    return {key: value for key, value in values.items() if value}
+
+
+def among(values: Named, names: Container[str]) -> Values:
+    """The values that are under some of the ``names``."""
+    return {key: value for key, value in values.items() if key in names}
+
+
 def without(values: Named, names: Container[str]) -> Values:
     """The values that are under none of the ``names``."""
     return {key: value for key, value in values.items() if key not in names}
@@ -204,7 +214,7 @@ def members(cls: Any) -> Values:
         listed |= {key: asked[key] for key, found in roots.items() if found[:1] == [name]}
         if name not in used:
             listed[name] = name
-    return listed | {key: value for key, value in asked.items() if value}
+    return listed | stated(**asked)
 
 
 def plain(value: Any) -> Any:

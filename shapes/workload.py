@@ -76,7 +76,7 @@ def saving(policy: str) -> Saving:
     said = re.fullmatch(r"([^:]*)(?::([1-9][0-9]{0,5}))?", str(policy))
     name, number = said.groups() if said else (":", None)
     words = POLICIES.get(name, tuple(word.strip() for word in name.split(",")))
-    if not set(words or ()).issubset(modules()):
+    if (number and words == ()) or not set(words or ()).issubset(modules()):
         known = f"{', '.join(POLICIES)}, or some of {', '.join(modules())} (commas); :N behind it, of N layers alone"
         raise InputError(f"expected {known}", "checkpointing", policy)
     layers = int(number) if number else None
@@ -121,8 +121,6 @@ ContextWay = Literal["p2p", "a2a"]
 
 #: Communication that a trainer may not overlap with anything: groups and parts of them, of shapes.step.stack.
 NOT_OVERLAPPED = ("data", "gather", "tensor", "tensor-forward", "expert", "context", "pipeline")
-#: Largest degree of any parallelism: some rules go through all smaller ones.
-MOST_RANKS = 2**20
 
 #: Megatron pads each shard's rows of the vocabulary to a multiple of so many (--make-vocab-size-divisible-by).
 MEGATRON_ROWS = 128

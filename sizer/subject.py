@@ -218,6 +218,13 @@ def _of_reading(reading: Reading, workload: Named, *, nearest: bool) -> Subject:
             "checkpointing",
             settled.checkpointing,
         )
+    held = -(-model.layers // settled.p)
+    refuse(
+        "checkpointing" in workload and (settled.saving.layers or 0) > held,
+        f"expected at most the {held} layers of a device behind the colon",
+        "checkpointing",
+        settled.checkpointing,
+    )
     # Expert parallelism of a model without experts is a mistake that no rule reports.
     problems = split_problems(model, settled) if nearest and (settled.e == 1 or model.moe) else ()
     runs = runnable_split(model, settled) if problems else settled

@@ -462,3 +462,11 @@ def test_mfu_of_what_check_predicts_is_checks(asked: dict[str, Any]) -> None:
     assert step is not None
     found = sizer.mfu("Qwen/Qwen2.5-3B", step_time=step.seconds, **model)
     assert step.mfu == pytest.approx(found.rows[0].mfu, rel=1e-4)
+
+
+@pytest.mark.parametrize("twice", [("--step-time", "7", "--profile", "8"), ("--step-time=7", "--step-time=8")])
+def test_two_times_of_one_step_are_refused(twice: tuple[str, ...]) -> None:
+    config = str(Path(__file__).parent / "data" / "configs" / "gpt2.json")
+    found = CliRunner().invoke(main, ["mfu", config, "--gpus", "8", "--global-batch", "64", *twice])
+    assert found.exit_code == 2
+    assert found.output == "sizer: --step-time = '7, 8': expected one time, log or trace\n"

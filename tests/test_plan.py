@@ -145,6 +145,17 @@ def test_experts_may_lie_over_a_stages_other_ranks() -> None:
     assert min(times[True]) < min(times[False])
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("tp", 4), ("cp", 4), ("dp", 2), ("microbatch", 2), ("zero", 3), ("replicas", 2), ("checkpointing", "full")],
+)
+@pytest.mark.parametrize("phase", ["train", "decode"])
+def test_what_a_plan_finds_is_refused_and_not_ignored(field: str, value: Any, phase: str) -> None:
+    said: dict[str, Any] = {"phase": phase, "gpus": 8, field: value}
+    with pytest.raises(InputError, match=f"= '?{value}'?: expected none: a plan finds it"):
+        sizer.plan("tests/data/configs/llama-3.1-8b.json", **said)
+
+
 def test_a_model_that_nothing_fits_is_refused_with_the_commonest_reason() -> None:
     with pytest.raises(InputError, match=r"gpus = 7: expected a number of devices .* does not fit with tp 1, pp 7"):
         plan(llama(), load_device("t4"), gpus=7, global_batch=7, base=Workload(s=2048))

@@ -173,3 +173,24 @@ def test_every_module_names_operators_that_some_model_runs() -> None:
     for module, said in modules().items():
         assert bool(again(DEEPSEEK, module)) == bool(said["operators"]), module
     assert saving("moe_act,layernorm:4").again == {"moe_act", "layernorm"}
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("--checkpointing core_attn:99", "core_attn:99': expected at most the 32 layers of a device"),
+        ("--checkpointing full:9 --pp 4 --gpus 8", "full:9': expected at most the 8 layers of a device"),
+        ("--checkpointing none:3", "none:3': expected none, unknown"),
+        ("--checkpointing unknown:3", "unknown:3': expected none, unknown"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "memory", "ops"])
+def test_a_policy_of_layers_that_no_device_has_is_refused_in_one_line(command: str, said: str, expected: str) -> None:
+    found = CliRunner().invoke(main, [command, str(CONFIGS / "llama-3.1-8b.json"), *said.split()])
+    assert (found.exit_code, len(found.output.splitlines())) == (2, 1)
+    assert f"--checkpointing = '{expected}" in found.output
+
+
+def test_a_policy_of_all_of_a_devices_layers_is_taken() -> None:
+    found = CliRunner().invoke(main, ["check", str(CONFIGS / "llama-3.1-8b.json"), "--checkpointing", "core_attn:32"])
+    assert found.exit_code == 0

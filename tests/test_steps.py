@@ -149,6 +149,17 @@ def test_a_frameworks_name_is_that_of_the_stack_it_runs(said: str, named: str) -
     assert load_stack(said).name == named
 
 
+def test_a_name_of_no_overlap_is_its_stack_with_nothing_overlapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, alone = load_stack("fsdp2-2025-compile"), load_stack("fsdp2-2025-no-overlap-compile")
+    assert alone.name == "fsdp2-2025-no-overlap-compile"
+    assert (alone.kernels, alone.host) == (usual.kernels, usual.host)
+    assert {one.hidden for one in alone.overlap.values()} == {0.0} != {usual.overlap["data"].hidden}
+    monkeypatch.syspath_prepend(str(BENCH))
+    stack_of = importlib.import_module("step_rows").stack_of
+    assert stack_of("fsdp2-2025-no-overlap-compile", 2025) == (replace(alone, name=usual.name), True)
+    assert stack_of("fsdp-unheard-of-no-overlap", 2025)[0].overlap["data"].hidden == 0
+
+
 @pytest.mark.parametrize("name", list_stacks())
 def test_every_stack_names_the_publication_that_it_rests_on(name: str) -> None:
     assert any(PUBLISHED[name] in document for document in load_stack(name).sources.values())

@@ -22,7 +22,7 @@ from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.step import Pricer, StepCost, over_stages
 from shapes.step.seconds import Work, slowest_stage, work
-from shapes.step.stack import SoftwareStack, list_stacks, load_stack
+from shapes.step.stack import ALONE, GROUPS, SoftwareStack, list_stacks, load_stack
 from shapes.workload import ALTERNATE, AttentionKernel, Workload
 from sizer.readers import read_config
 from sizer.readers.megatron.models import predicting
@@ -355,6 +355,9 @@ def stack_of(
     ``pipelined``: it runs pipeline parallelism, which FSDP's stacks do not. ``without``: a stack taken not to be known.
     ``dtype``: of the products, by which releases differ, where the name does not say.
     """
+    if ALONE in name:
+        stack, known = stack_of(name.replace(ALONE, ""), year, eager, pipelined, without, dtype)
+        return stack.without_overlap(GROUPS), known
     shipped = [load_stack(known) for known in list_stacks() if known != without]
     for stack in shipped:
         if any(fnmatchcase(name, alias) for alias in (stack.name, *stack.aliases)):

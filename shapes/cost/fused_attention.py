@@ -83,8 +83,9 @@ class AttentionConstants:
 
 
 #: Keys of one set in a constants file: single numbers, and tables by head dimension.
-NUMBERS = tuple(field.name for field in fields(AttentionConstants) if field.type == "float")
-TABLES = tuple(field.name for field in fields(AttentionConstants) if field.type == "ByBucket")
+NUMBERS, TABLES = (
+    tuple(field.name for field in fields(AttentionConstants) if field.type == kind) for kind in ("float", "ByBucket")
+)
 
 
 def _at(bucket: Array, fitted: ByBucket) -> Array:

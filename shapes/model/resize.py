@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shapes.errors import positive_int, refuse
-from shapes.frozen import Pair, Values, frozen, replace
+from shapes.frozen import Pair, Values, among, frozen, replace, stated
 from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content
 
@@ -35,7 +35,7 @@ def dimensions(model: ModelShape) -> dict[str, int]:
     cores = (block.attention for block in model.main.blocks)
     found["window"] = next((one.window for one in cores if one and one.window), None)
     found["full_every"] = full_every(model.main.blocks)
-    return {name: size for name, size in found.items() if size} | (model.mixer.sizes if model.mixer else {})
+    return stated(**found) | (model.mixer.sizes if model.mixer else {})
 
 
 def full_every(blocks: tuple[Block, ...]) -> int | None:
@@ -71,7 +71,7 @@ def resize(model: ModelShape, **changes: int) -> ModelShape:
     >>> dimensions(resize(gpt3, heads=20))["head_dim"]
     128
     """
-    old = {name: size for name, size in dimensions(model).items() if name in DIMENSIONS}
+    old = among(dimensions(model), DIMENSIONS)
     for name, value in changes.items():
         refuse(name not in old, f"expected one of {', '.join(old)}", name, value)
         if (name, value) != ("shared_d_ff", 0):

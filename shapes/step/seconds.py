@@ -95,13 +95,6 @@ COLLECTIVE = "collective"
 WITHIN = ("tensor", "expert", OVERLAPPED, "context")
 
 
-def _part_of(group: str, operator: Collective) -> str | None:
-    """The one of ``PARTS`` that ``operator`` belongs to: a gather of updated weights, or a forward's sends over t."""
-    if group == "data":
-        return "gather" if operator.what == "all_gather" else None
-    return "tensor-forward" if group == "tensor" and operator.phase == "forward" else None
-
-
 def class_of(operator: Operator) -> Kind:
     """The class that a stack's constants speak of."""
     known = kind_of(operator).work_class or str(getattr(operator, "what", ""))
@@ -128,8 +121,9 @@ def work(operators: Iterable[Operator], each: Iterable[Any]) -> Work:
             if group in WITHIN:
                 total.layers.runs[kind._replace(name=COLLECTIVE)] += count
             total.communication[group] += seconds
-            if part := _part_of(group, operator):
-                total.communication[part] += seconds
+            for part, told in FACTS["apart"].items():
+                if {group, operator.what, operator.phase}.issuperset(told):
+                    total.communication[part] += seconds
         elif operator.phase == "optimizer":
             total.update_s += seconds
         else:
@@ -144,7 +138,7 @@ def work(operators: Iterable[Operator], each: Iterable[Any]) -> Work:
 
 def _falls_back(operator: Operator) -> bool:
     """Whether these are scores whose softmax the fused kernel does not take."""
-    scores = operator.name.endswith(".scores") and (operator.kind, operator.phase) == ("bmm", "forward")
+    scores = operator.name.endswith(".scores") and operator.phase == "forward"
     return scores and isinstance(operator, Gemm) and operator.batch % FUSED_SOFTMAX_MULTIPLE != 0
 
 

@@ -42,6 +42,8 @@ BETWEEN, SLOWEST = ("pipeline", "data"), 4.0
 PARTS = {"gather": "data", "tensor-forward": "tensor"}
 #: A stack whose name ends so replays CUDA graphs: megatron-core-te+graphs.
 GRAPHS = "+graphs"
+#: One of whose names this is a part overlaps nothing.
+ALONE = "-no-overlap"
 #: Tiers of a step: fitted on this stack and kind of device, on this stack on other devices, or on another stack.
 STEP_TIERS = ("fitted", "borrowed", "extrapolated")
 
@@ -210,6 +212,8 @@ def load_stack(stack: AnyPath | SoftwareStack) -> SoftwareStack:
     name = text.strip().lower()
     if name.endswith(GRAPHS):
         return load_stack(name.removesuffix(GRAPHS)).with_graphs()
+    if ALONE in name:
+        return replace(load_stack(name.replace(ALONE, "")).without_overlap(GROUPS), name=name)
     if name in list_stacks():
         return load(shipped("stacks", name), stack_from_mapping)
     for known in map(load_stack, list_stacks()):

@@ -18,7 +18,7 @@ import numpy as np
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import one_of, positive_int, refuse
-from shapes.frozen import Items, Named, Names, Pair, Values, frozen, replace
+from shapes.frozen import Items, Named, Names, Pair, Values, frozen, given, replace
 from shapes.keywords import WorkloadKeywords
 from shapes.memory import ROOM, divisors, largest_microbatch, memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests, share_of_free
@@ -293,6 +293,8 @@ def plan_config(
     other, fields = ("decode", serving) if phase == "train" else ("train", training)
     for name, one in fields.items():
         refuse(one is not None, f"expected the phase {other} with it", name, one)
+    for name in _FOUND:
+        refuse(name in asked, "expected none: a plan finds it", name, asked.get(name))
     gpus = positive_int(asked.pop("gpus", None), "gpus", 2**20)
     # A step is read as `memory` and `check` read it over as many devices: what runs it follows.
     target, found = load_device(device), _FOUND | {"d": gpus if phase == "train" else 1} | asked
@@ -326,7 +328,7 @@ def _asked(found: Values, serving: Values) -> ServingRequest:
     prompt = positive_int(found.pop("s", PROMPT), "s", 2**31)
     context = positive_int(found.pop("context", 2 * prompt), "context", 2**31)
     refuse(context <= prompt, f"expected more than the prompt's {prompt} tokens", "context", context)
-    said = {name: one for name, one in serving.items() if one is not None}
+    said = given(serving)
     engine = said.pop("engine", "vllm")
     check_bounds(**said)
     times = said.pop("ttft", None), said.pop("tpot", None)

@@ -14,7 +14,7 @@ from shapes.cost.constants import gemm_constants, least_certain
 from shapes.cost.corrections import family_table
 from shapes.device import Device
 from shapes.errors import InputError, refuse
-from shapes.frozen import Names, Numbers, Values, frozen, replace, without
+from shapes.frozen import Names, Numbers, Values, among, frozen, replace, without
 from shapes.model.resize import DIMENSIONS, dimensions, resize
 from shapes.operators.parallel import split_problems
 from shapes.operators.types import Attention
@@ -38,7 +38,7 @@ def of_dimensions(change: Change) -> bool:
 
 def dimensions_and_fields(change: Change) -> tuple[dict[str, int | str], Values]:
     """A change in two parts: the model's dimensions, and the workload's fields."""
-    dims = {key: value for key, value in change.items() if key in DIMENSIONS}
+    dims = among(change, DIMENSIONS)
     return dims, without(change, dims)
 
 

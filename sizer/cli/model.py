@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import sizer
 from shapes.errors import refuse
-from shapes.frozen import given, replace
+from shapes.frozen import Names, given, replace
 from shapes.workload import option_of
 from sizer.process import PRICED, working
 
@@ -82,16 +82,18 @@ def mfu(asked: Asked) -> None:
 
 def _demand(asked: Asked, *words: str) -> None:
     """InputError that names all of ``words``, options with an example of their values, that were not said."""
-    said = {option_of(key) for key in given(asked.workload | {"step_time": vars(asked).get("step_time")})}
+    said = {option_of(key) for key in given(asked.workload | {"step_time": vars(asked).get("step_time") or None})}
     missing = [word for word in words if word.partition(" ")[0] not in said]
     refuse(missing, f"needs {' and '.join(missing)} too (values are examples)", where=asked.command)
 
 
-def _times(said: str) -> "float | StepTimes":
+def _times(every: Names) -> "float | StepTimes":
     """Seconds as they were given, or those that a log holds."""
     from shapes.measure.record import unpacked
     from sizer.answers.mfu import MAX_LOG_BYTES, read_step_times
 
+    said, *more = every
+    refuse(more, "expected one time, log or trace", "--step-time", ", ".join(every))
     if (found := seconds(said)) is not None:
         return found
     if said == "-":

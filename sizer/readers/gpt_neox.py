@@ -3,7 +3,7 @@
 import re
 
 from shapes.errors import shorten
-from shapes.frozen import replace
+from shapes.frozen import among, replace
 from shapes.model import Unread
 from shapes.model.resize import dimensions
 
@@ -38,7 +38,7 @@ def read(config: Config, where: str) -> Reading:
         notes += (f"gated: gate and up share two thirds of the width, as GPT-NeoX builds it: {mlp.width} each",)
     return replace(
         reading,
-        keys={name: key for name, key in _TABLE["dimensions"].items() if name in held},
+        keys=among(_TABLE["dimensions"], held),
         longest=fields.optional("seq_length"),
         notes=(*reading.notes, *notes),
         unread=(Unread("attention_config", shorten(listed), f"which keys a query sees ({', '.join(sorted(kinds))})"),)

@@ -17,9 +17,10 @@ from typing import Any
 
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError, positive_int, refuse, shorten
-from shapes.frozen import Named, Sizes, Words, frozen, given, without
+from shapes.frozen import Named, Sizes, Words, among, frozen, given, without
 from shapes.frozen import Names as Names
 from shapes.frozen import Values as Values
+from shapes.frozen import stated as stated
 from shapes.model import ModelShape, Unread
 from shapes.model.resize import dimensions
 from shapes.toml_table import nearest, table_of
@@ -70,11 +71,6 @@ WORDS = FORMATS["names"]
 def whole(value: Any) -> Any:
     """A float that is an integer as one (``4096.0``); else the value."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
-
-
-def stated(**values: Any) -> Values:
-    """The fields of a workload that a file gives: those with a value."""
-    return {key: value for key, value in values.items() if value}
 
 
 @dataclass(eq=False)
@@ -301,7 +297,7 @@ def reading(fields: "Fields", format_name: str, model: ModelShape, where: str, *
     """
     # A count of shared experts is no dimension: their width is the count's.
     held = {"shared_experts", *dimensions(model)}
-    keys = {name: key for name, key in said.pop("keys").items() if name in held}
+    keys = among(said.pop("keys"), held)
     return Reading(model, format_name, where, keys, asked=frozenset(fields.asked), **said)
 
 

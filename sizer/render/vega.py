@@ -4,11 +4,10 @@ Colours of text and lines are the page's own (``currentColor``), so that one cha
 """
 
 import json
-from collections.abc import Collection
 from importlib import resources
 from itertools import cycle
 
-from shapes.frozen import Values, Words
+from shapes.frozen import Values, Words, among
 from sizer.documents.charts import Axis, Chart, Layer
 
 #: A chart's size in pixels, without axes and legend. On a page it is as wide as its place.
@@ -24,17 +23,12 @@ def asset(name: str) -> str:
 ASSETS: Values = json.loads(asset("vega.json"))
 
 
-def _shown(named: Words, kept: Collection[str]) -> Words:
-    """The names that are ``kept``."""
-    return {name: value for name, value in named.items() if name in kept}
-
-
 def spec(chart: Chart) -> Values:
     """``chart`` as Vega-Lite's specification, as wide as its container."""
     rows = [row for layer in chart.layers for row in layer.rows]
     groups, kinds = (dict.fromkeys(row[key] for row in rows if key in row) for key in ("group", "kind"))
-    colours = _shown(chart.colours, groups)
-    shapes = _shown(chart.shapes or dict(zip(kinds, cycle(ASSETS["shapes"]))), kinds or groups)
+    colours = among(chart.colours, groups)
+    shapes = among(chart.shapes or dict(zip(kinds, cycle(ASSETS["shapes"]))), kinds or groups)
     return {
         "width": "container",
         "height": HEIGHT,
