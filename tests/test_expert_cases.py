@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from sizer.subject import read_subject
 NAMES = ["expert", "held", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
 NAMES += ["eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth"]
 NAMES += ["nineteenth", "twentieth", "twenty_first", "twenty_second", "twenty_third", "twenty_fourth"]
-NAMES += ["twenty_fifth", "twenty_sixth", "twenty_seventh", "twenty_eighth", "twenty_ninth"]
+NAMES += ["twenty_fifth", "twenty_sixth", "twenty_seventh", "twenty_eighth", "twenty_ninth", "thirtieth"]
 TABLE, *HELD = (
     tomllib.loads((Path(__file__).parent / "data" / f"{name}_cases.toml").read_text(encoding="utf-8")) for name in NAMES
 )
@@ -34,15 +35,19 @@ FOUND: dict[int, list[PricedFinding]] = {}
 def warned(case: dict[str, Any]) -> list[PricedFinding]:
     """Warnings and errors on a case; two tests ask of most layouts."""
     if id(case) not in FOUND:
-        model = case["model"]
+        model = case.get("model")
         known = shape(SHAPES[model]) if isinstance(model, str) and model in SHAPES else model
-        report = sizer.check(known, device=case["device"], **case["with"])
+        with TemporaryDirectory() as folder:
+            if "file" in case:
+                known = Path(folder) / case["file"]
+                known.write_text(case["text"], encoding="utf-8")
+            report = sizer.check(known, device=case["device"], **case["with"])
         FOUND[id(case)] = [finding for finding in report.findings if finding.severity != "info"]
     return FOUND[id(case)]
 
 
 def named(case: dict[str, Any]) -> str:
-    return f"{case['model']} on {case['device']} with {case['with']}"
+    return f"{case.get('model') or case['why']} on {case['device']} with {case['with']}"
 
 
 def test_the_table_covers_layouts_releases_serving_and_defects() -> None:

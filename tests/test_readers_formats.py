@@ -643,8 +643,18 @@ description = "x"
 def test_torchtitans_toml_names_a_model_and_says_how_it_is_trained() -> None:
     reading = read_text(TITAN, where="llama3_8b.toml")
     assert (reading.format, reading.model.parameters) == ("torchtitan", 8_030_261_248)
-    assert reading.workload == {"b": 1, "s": 8192, "t": 8, "zero": 3, "checkpointing": "full", "reduces": "fp32"}
+    # Its ranks of t share the norms too (models/llama3/infra/parallelize.py: SequenceParallel), unless told not to.
+    shared = {"b": 1, "s": 8192, "t": 8, "zero": 3, "checkpointing": "full", "reduces": "fp32"}
+    assert reading.workload == shared | {"sequence_parallel": True}
+    apart = TITAN.replace("[parallelism]", "[parallelism]\nenable_sequence_parallel = false")
+    assert read_text(apart, where="llama3_8b.toml").workload == shared
+    # training.dtype: weights, gradients and states alike.
+    bf16 = TITAN.replace("[training]", '[training]\ndtype = "bfloat16"')
+    assert read_text(bf16, where="llama3_8b.toml").workload["precision"] == "bf16"
     assert [one.key for one in reading.unread] == ["parallelism.enable_async_tensor_parallel"]
+    # A section of keys that change nothing has some that are read, which may be misspelt.
+    typed = read_text(TITAN.replace("tensor_parallel_degree", "tensor_paralel_degree"), where="llama3_8b.toml")
+    assert typed.unread[0].meant == "parallelism.tensor_parallel_degree"
     with pytest.raises(InputError, match="8B, 70B"):
         read_text(TITAN.replace('"8B"', '"9B"'), where="llama3_8b.toml")
     with pytest.raises(InputError, match="expected TOML"):

@@ -174,6 +174,11 @@ def test_devices_give_the_data_parallel_degree_and_a_contradiction_is_named() ->
     reading = script(ARRAYS.replace("TP=2", "TP=3"))
     assert "d" not in reading.workload
     assert any("starts 16 devices" in note and "= 3 does not divide" in note for note in reading.notes)
+    assert reading.workload["gpus"] == 16  # said, so that SZ120 judges them
+    # Of a script of more nodes the default is no layout; what its degrees just take is one.
+    assert "gpus" not in script(ARRAYS.replace("TP=2", "TP=32")).workload
+    whole = script(ARRAYS.replace("TP=2", "TP=16")).workload
+    assert (whole["d"], whole["gpus"]) == (1, 16)
 
 
 @pytest.mark.parametrize(
@@ -699,3 +704,12 @@ def test_a_script_s_own_variable_may_be_called_as_a_size_is(tmp_path: Path) -> N
     assert read_config(str(script), settings={"layers": 16}).model.layers == 16
     with pytest.raises(InputError, match=r"--set n_layer = 16: .*did you mean num_layers\?"):
         read_config(str(script), settings={"n_layer": 16})
+
+
+def test_a_script_that_speaks_of_no_chunks_of_stages_has_none() -> None:
+    split = "--pipeline-model-parallel-size 2 "
+    at = ARRAYS.index("--num-layers")
+    assert script(ARRAYS[:at] + split + ARRAYS[at:]).workload["vpp"] == 1
+    layout = f'{split}--pipeline-model-parallel-layout "Et*12|t*12L" '
+    assert "vpp" not in script(ARRAYS[:at] + layout + ARRAYS[at:]).workload
+    assert "vpp" not in script(ARRAYS).workload

@@ -381,9 +381,10 @@ def _refuse_unknown_layers(fields: Fields) -> None:
     words = {*map(str, kinds)} if isinstance(kinds, list) else set[str]()
     strange = words.difference(_TABLE["layer_words"]["of_any"])
     fields.refuse(strange, f"expected transformers' words for layers, found {', '.join(strange)}", "layer_types")
-    differ = len(words) > 1 and f"{fields.prefix}layer_types" not in fields.asked
     fields.refuse(
-        differ, "expected layers of one kind: this type's class is not known to read how they differ", "layer_types"
+        len(words) > 1 and f"{fields.prefix}layer_types" not in fields.asked,
+        "expected layers of one kind: this type's class is not known to read how they differ",
+        "layer_types",
     )
 
 
@@ -395,8 +396,11 @@ def _in_file_terms(error: InputError, fields: Fields) -> InputError:
     if error.where is None and error.key in KEYS:
         error.key = fields.key_of(*KEYS[error.key])
     sizes = {*chain(*KEYS.values())}
-    near = ((key, misspelt(key, sizes, fields.config)) for key in fields.config.keys() - sizes)
-    error.expected += "".join(f"; {key} is not known here: did you mean {one}?" for key, one in near if one)
+    error.expected += "".join(
+        f"; {key} is not known here: did you mean {near}?"
+        for key in fields.config.keys() - sizes
+        if (near := misspelt(key, sizes, fields.config))
+    )
     return error
 
 

@@ -554,20 +554,24 @@ def unread(config: Config, asked: Iterable[str], format_name: str) -> tuple[Unre
     name a part of a model and nothing of how it is run.
     """
     known = _known(format_name)
-    foreign = "model_by" not in known or known["model_by"] in config  # whether code that we do not know reads them
-    model = known.get("model") if foreign else None
+    # Where code that we do not know reads them.
+    model = known.get("model") if "model_by" not in known or known["model_by"] in config else None
     matters = known.get("matters", {}) | known.get("model", {})
     read, harmless, words, found = set(asked), known.get("harmless", ()), table("known_keys")["words"], list[Unread]()
     names = [name for name in (*read, *matters, *harmless) if "*" not in name]
     for key, value in flattened(config, read, {*read, *matters}):
-        spelled = key, key.rpartition(".")[2]
-        if any(one in harmless for one in spelled):
+        own = key.rpartition(".")[2]
+        if key in harmless or own in harmless:
             continue  # by its own name, whatever a glob says
-        entry = next((entry for one in spelled if (entry := _entry(one, matters))), None)
-        if not entry and any(_entry(one, harmless) for one in spelled):
+        entry = _entry(key, matters) or _entry(own, matters)
+        # In a section that is harmless as a whole a key that is read may be misspelt.
+        of_section = "." in key and misspelt(key, read, config)
+        if not (entry or of_section) and (_entry(key, harmless) or _entry(own, harmless)):
             continue
-        parts = leaves({spelled[1]: value} if model is not None and not entry else {})
-        sizes = entry in (model or ()) or any(re.match(words, one) and inner not in OFF for one, inner in parts)
+        sizes = entry in (model or ()) or any(
+            re.match(words, one) and inner not in OFF
+            for one, inner in leaves({own: value} if model is not None and not entry else {})
+        )
         why = (
             f"changes {matters[entry]} and is not read here" if entry else "is not known here and may change the model"
         )
@@ -576,8 +580,7 @@ def unread(config: Config, asked: Iterable[str], format_name: str) -> tuple[Unre
         meant = None if entry else misspelt(key, names, config)
         if meant or not off:
             found += [Unread(key, shorten(value), matters.get(entry), meant)]
-        said = f"expected at most {MOST_UNREAD} keys that {format_name} does not have"
-        refuse(len(found) > MOST_UNREAD, said)
+        refuse(len(found) > MOST_UNREAD, f"expected at most {MOST_UNREAD} keys that {format_name} does not have")
     return tuple(found)
 
 

@@ -362,6 +362,7 @@ def workload(fields: Fields, model: ModelShape) -> tuple[Values, Names]:
         "_stacks": len(model.stacks),
         "_p2p": fields.flag("overlap_p2p_comm"),  # of communication the pipeline's overlaps unless told otherwise
         "_experts": model.moe is not None,
+        "_laid": "pipeline_model_parallel_layout" in fields.config,
         "_fp8": bool(fields.raw("fp8_format", "fp8")),
         "_program": fields.text("_program"),
     }
@@ -399,11 +400,13 @@ def _data_parallel(fields: Fields, found: Values) -> list[str]:
     if not isinstance(devices, int):
         return []
     taken = "data parallelism is not taken from it"
-    if devices % split:
+    d, left = divmod(devices, split)
+    if left:
+        if d:  # scripts of many nodes have fewer as a default
+            found["gpus"] = devices
         return [f"the script starts {devices} devices, which tp x pp x cp = {split} does not divide: {taken}"]
-    d = devices // split
     if e > 1 and devices // p % experts:
         return [f"the script starts {devices} devices, too few for pp x {experts} ranks of the experts: {taken}"]
-    if d > 1:
+    if devices > 1:
         found |= {"d": d, "gpus": devices}
     return []
