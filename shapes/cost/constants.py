@@ -490,8 +490,8 @@ class Expected:
     @classmethod
     def said(cls, errors: Named, key: str, tier: str) -> Expected:
         """The error in a table under ``key``."""
-        usual = cls.of(float(errors[key]), tier)
-        return replace(usual, p95=float(errors.get(f"{key}_p95", usual.p95)))
+        usual = cls.of(errors[key], tier)
+        return replace(usual, p95=errors.get(f"{key}_p95", usual.p95))
 
     def combined(self, other: Expected) -> Expected:
         """The error of a price with two independent errors."""
@@ -511,7 +511,7 @@ def expected(device: Device, origin: Origin, regime: str, dtype: str) -> Expecte
         if regime in errors:
             return Expected.said(errors, regime, tier)
     errors = (device if origin.own_device else load_device(origin.device)).errors
-    error = float(errors.get(origin.table, {}).get(regime) or errors.get(regime, 0.5))
+    error = errors.get(origin.table, {}).get(regime) or errors.get(regime, 0.5)
     return Expected.of(hypot(error, *_borrowed(origin)), tier)
 
 

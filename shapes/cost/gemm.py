@@ -213,7 +213,7 @@ class ProductKernels(NamedTuple):
     @property
     def weights_alone(self) -> bool:
         """Whether they are quantised further than what is multiplied, in 16 bits and more."""
-        return self.weights is not None and self.recipe is None and self.dtype not in QUANTISED
+        return self.weights is not None and not self.recipe and self.dtype not in QUANTISED
 
     @property
     def alignment(self) -> AlignmentConstants:

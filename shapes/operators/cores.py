@@ -221,9 +221,8 @@ def optimizer_update(held: ShardParameters, workload: Workload, states: float | 
     )
 
 
-#: Newton-Schulz iterations of Muon's usual implementations, and an iteration's products of r x c matrices, r <= c: A =
-#: X X', A A and (b A + c A A) X, as (n, k) by what is the short side.
-ITERATIONS, PRODUCTS = 5, {"gram": (True, False), "square": (True, True), "apply": (False, True)}
+#: Newton-Schulz iterations of Muon's usual implementations, and an iteration's products of r x c matrices, r <= c.
+ITERATIONS, PRODUCTS = 5, _FACTS["newton_schulz"]
 
 
 def newton_schulz(tensors: Tensors, workload: Workload) -> Listed:

@@ -39,7 +39,7 @@ GROUPS = ("tensor", "expert", OVERLAPPED, "context", "pipeline", "data")
 #: up to that holds 89% of 123 runs without a stated network (reports/bench/steps_network.py; 79% without it).
 BETWEEN, SLOWEST = ("pipeline", "data"), 4.0
 #: Parts that some trainers do not overlap -> their group: gathers of updated weights, and sends of the forward.
-PARTS = {"gather": "data", "tensor-forward": "tensor"}
+PARTS = FACTS["inside"]
 #: A stack whose name ends so replays CUDA graphs: megatron-core-te+graphs.
 GRAPHS = "+graphs"
 #: One of whose names this is a part overlaps nothing.
