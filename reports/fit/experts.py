@@ -9,8 +9,8 @@ collector/helper.py). The fit sees what a user gives of it: the rank's rows, its
 Under expert parallelism the busiest rank was timed with all ranks' tokens at hand, which costs bytes of its own
 (``remote``: of several passes in a row, each of which may find its own in the cache, so that a few times its size comes
 from there). Held out are 30% of the shapes (hidden, width, experts, top_k, split), drawn by their hash.
-The form is that of shapes/cost/experts.py, which the fit calls. Ten minutes. L40S's tables in 16 bits and in blocks are
-of today's form of other ranks' bytes; in the others a cache holds its size of them.
+The form is that of shapes/cost/experts.py, which the fit calls. Ten minutes. B60's table in 16 bits and L40S's but of 4
+bits are of today's form of other ranks' bytes; in the others a cache holds its size of them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
         **dict.fromkeys(BLACKWELL, ("bfloat16", "vllm_unquantizedfusedmoe_flashinfer_trtllm_trtllmbf16experts")),
         _SERVER: ("bfloat16", "vllm_unquantizedfusedmoe_flashinfer_cutlass_flashinferexperts"),
         "a100-sxm": ("bfloat16", "moe_torch_flow"),
-        "b60": ("bfloat16", "vllm_xpu_moe"),
+        # 0.20 leaves its tile of 8 rows at 4 rows an expert, 0.26 at 16, where it steps up by a half to twice.
+        "b60": ("bfloat16", "vllm_xpu_moe", "0.2[6-9].0"),
     },
     "experts_fp8": {
         "h200": ("fp8", "vllm_fused_moe"),
