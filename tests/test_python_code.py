@@ -629,6 +629,38 @@ def test_a_size_that_its_program_does_not_tell_is_left_to_no_default(
         read(tmp_path, BUILT.format(vocab=vocab, more=more, model="GPT2LMHeadModel"))
 
 
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            "self.model.resize_token_embeddings(len(tokenizer) + 100)",
+            r"vocab_size = '.*\(len\(tokenizer\) \+ 100\)': expected",
+        ),
+        ("model.resize_token_embeddings(5008)", None),
+        ("# model.resize_token_embeddings(len(tokenizer))", None),
+    ],
+)
+def test_a_vocabulary_that_its_program_resizes_is_read_or_asked_for(
+    call: str, said: str | None, tmp_path: Path
+) -> None:
+    text = BUILT.format(vocab=5000, more="", model="GPT2LMHeadModel") + f"    {call}\n"
+    if said is None:
+        assert read(tmp_path, text).model.vocab == (5008 if "5008" in call else 5000)
+        return
+    with pytest.raises(InputError, match=said):
+        read(tmp_path, text)
+    file = tmp_path / "train.py"
+    file.write_text(text, "utf-8")
+    assert read_config(Source(file, {"vocab_size": 6000})).model.vocab == 6000
+
+
+def test_a_vocabulary_that_its_program_resizes_of_a_release_is_said(tmp_path: Path) -> None:
+    text = 'model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-0.6B")\nTrainer(model=model)\n'
+    found = read(tmp_path, f"{text}model.resize_token_embeddings(len(tokenizer))\n")
+    assert [one.key for one in found.unread] == ["resize_token_embeddings"]
+    assert not read(tmp_path, text).unread
+
+
 def test_a_program_that_loads_a_tokenizer_alone_names_no_model(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a tokenizer alone"):
         read(tmp_path, 'base_model = "gpt2"\ntokenizer = AutoTokenizer.from_pretrained(base_model)\n')

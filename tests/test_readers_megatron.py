@@ -713,3 +713,58 @@ def test_a_script_that_speaks_of_no_chunks_of_stages_has_none() -> None:
     layout = f'{split}--pipeline-model-parallel-layout "Et*12|t*12L" '
     assert "vpp" not in script(ARRAYS[:at] + layout + ARRAYS[at:]).workload
     assert "vpp" not in script(ARRAYS).workload
+
+
+@pytest.mark.parametrize(
+    ("line", "layers"),
+    [
+        ("IFS=: read -r N W <<< '2:64'", 2),
+        ("IFS=$'\\t' read N W <<< '3\t64'", 3),
+        ("read -r N W more <<< '4  64 of several'", 4),
+        ("IFS=, read -ra ALL <<< '5,64,x'; N=${ALL[0]} W=${ALL[1]}", 5),
+        ("IFS=',' read -ra ALL <<< '0,1,2'; W=64 N=${#ALL[@]}", 3),
+        ("IFS=: read -r X N W <<< 'a::64'; N=$((${N:-3} * 2))", 6),
+        ("IFS= read -r N <<< '7'; W=$(( 8 * ${N:+8} ))", 7),
+    ],
+)
+def test_what_a_script_reads_from_a_text_is_what_ifs_parts(line: str, layers: int) -> None:
+    script = (
+        f"#!/bin/bash\n{line}\ntorchrun p.py --num-layers $N --hidden-size $W --num-attention-heads 4 "
+        "--seq-length 128 --vocab-size 512 --max-position-embeddings 128\n"
+    )
+    model = read_text(script, where="run.sh").model
+    assert (model.layers, model.hidden) == (layers, 64)
+
+
+def test_what_a_script_reads_from_a_value_that_it_does_not_hold_is_not_held(tmp_path: Path) -> None:
+    """A list of the devices that may be seen: no number of them, where only running tells."""
+    script = (
+        "#!/bin/bash\nIFS=',' read -ra ALL <<< \"$CUDA_VISIBLE_DEVICES\"\ntorchrun --nproc_per_node 4 p.py "
+        "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --vocab-size 512 "
+        "--max-position-embeddings 128 --micro-batch-size ${#ALL[@]}\n"
+    )
+    found = read_text(script, where="run.sh")
+    assert "b" not in found.workload
+    assert [one.key for one in found.unread] == ["micro_batch_size"]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("litgpt finetune_lora checkpoints/google/gemma-2b --lora_r 16", {"finetune": "lora", "lora_rank": 16, "b": 1}),
+        ("litgpt finetune lora --checkpoint_dir google/gemma-2b", {"finetune": "lora", "lora_rank": 8, "b": 1}),
+        ("litgpt finetune \\\n google/gemma-2b --train.micro_batch_size 4", {"lora_rank": 8, "b": 4}),
+        ("litgpt finetune_full google/gemma-2b --devices 2", {"finetune": "full", "global_batch": 16, "gpus": 2}),
+        ("litgpt pretrain pythia-160m", {"b": 4, "global_batch": 512}),
+        ("litgpt generate google/gemma-2b --prompt a", {"phase": "decode"}),
+    ],
+)
+def test_litgpts_commands_name_a_model_by_its_place(command: str, said: dict[str, object]) -> None:
+    found = read_text(f"#!/bin/bash\n{command}\n", where="run.sh")
+    assert {key: found.workload.get(key) for key in said} == said
+    assert found.model.hidden == (768 if "pythia" in command else 2048)
+
+
+def test_litgpts_other_adapters_are_refused() -> None:
+    with pytest.raises(InputError, match="of adapters LoRA alone is priced"):
+        read_text("#!/bin/bash\nlitgpt finetune_adapter_v2 google/gemma-2b\n", where="run.sh")

@@ -147,13 +147,13 @@ def _parse(text: str, where: str, config_format: str | None, asked: Source) -> C
         said = found.pop("_commands", "") * ("Train" not in " ".join(found))  # what trains is no server
     elif plain and config_format in (None, "megatron") and (rules or _reader("megatron").is_script(text, where)):
         found, said = {}, text
-        for pattern, put in rules:
-            said = re.sub(pattern, put, said)
     else:
         found = tree.followed(parse_mapping(text, where)) | quantisation_of(Path(where))
         run = found.keys() & FORMATS["manifests"]["keys"]
         said = import_module("sizer.readers.manifests").script(found) if run else ""
     if said:
+        for pattern, put in (*rules, *FORMATS["positional"]):  # words without options' names
+            said = re.sub(pattern, put, said)
         try:
             return dict(_reader("megatron").parse_script(said, asked.settings, tree))
         except InputError:

@@ -274,8 +274,11 @@ def experts(
     return lambda layer: moe if has[layer] or not other else other(layer)
 
 
-def latent(fields: Fields, **traits: Any) -> Core:
-    """DeepSeek's multi-head latent attention (plain where ``use_mla`` is false); ``traits``: of MlaShape."""
+def latent(fields: Fields, still: str = "qk_nope_head_dim", turned: str = "qk_rope_head_dim", **traits: Any) -> Core:
+    """DeepSeek's multi-head latent attention (plain where ``use_mla`` is false); ``traits``: of MlaShape.
+
+    ``still`` and ``turned``: what the file calls a head's channels that are not rotated, and those that are.
+    """
     heads = all_heads(fields)
     usual = hidden_size(fields) // heads
     if not fields.flag("use_mla", default=True):
@@ -283,8 +286,8 @@ def latent(fields: Fields, **traits: Any) -> Core:
     core = MlaShape(
         heads,
         fields.integer("kv_lora_rank"),
-        fields.integer("qk_nope_head_dim"),
-        fields.integer("qk_rope_head_dim"),
+        fields.integer(still),
+        fields.integer(turned),
         fields.optional("v_head_dim") or usual,
         fields.optional("q_lora_rank"),
         bias=fields.flag("attention_bias"),

@@ -82,18 +82,11 @@ def layer_inputs(fields: Fields) -> Augment | None:
     return Augment(inputs, fields.count("laurel_rank"), streams) if inputs else None
 
 
-def altup_matrices(fields: Fields) -> Linears:
-    """Between the embedding (or the last layer) and each further stream."""
-    hidden = hidden_size(fields)
-    return (Linear("altup.stream", hidden, hidden),) * (fields.count("altup_num_inputs") - 1)
-
-
-def one_width(fields: Fields) -> int:
-    """The width of hunyuan's experts: its class reads one key, its release's own code another."""
-    width = fields.integer("intermediate_size")
-    other = fields.integer("moe_intermediate_size", default=width)
-    fields.refuse(other != width, f"expected intermediate_size = {width}", "moe_intermediate_size")
-    return width
+def agreed(fields: Fields, of: str, other: str) -> int:
+    """A size that two keys say: hunyuan's class reads one of its experts' width, its release's own code another."""
+    size = fields.integer(of)
+    fields.refuse(fields.raw(other) and fields.integer(other) != size, f"expected {of} = {size}", other)
+    return size
 
 
 def value_steps(fields: Fields) -> Linears:

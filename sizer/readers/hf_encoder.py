@@ -50,14 +50,6 @@ def head_norm(fields: Fields, of: str, weights: int = 2) -> int:
     return weights * sum(one.out_features for one in own_head(fields, of) if one.name.startswith("head"))
 
 
-def shared_vocabulary(fields: Fields) -> int:
-    """The vocabulary of both sides, of which marian could have two."""
-    vocab = fields.integer("vocab_size")
-    decoders = fields.config.get("decoder_vocab_size") or vocab
-    fields.refuse(decoders != vocab, f"expected vocab_size = {vocab}", "decoder_vocab_size")
-    return vocab
-
-
 def hiera(fields: Fields, within: Names = ()) -> list[Stack]:
     """SAM 2's image encoder: the first layer of a stage reads the one before's tokens and pools its queries, wider.
 

@@ -47,7 +47,8 @@ def parse_code(text: str, where: str, settings: Config, tree: Tree) -> Values:
         if file.options.keys().isdisjoint(_SIZES) and named_plainly(whole):
             found = whole
         elif len(built := _built(file.options)) == 1:
-            found = whole | {"model": built[0]["_class"], "_built": built[0]}
+            resized = stated(vocab_size=whole.get("resize_token_embeddings"))
+            found = whole | {"model": built[0]["_class"], "_built": built[0] | resized}
             found.pop("_class", None)  # of a model that nobody names
         runs = {kind: True for kind, one in WORDS["code"].items() if re.search(one, text)}
         return found | runs | {"_assigned": True, "_commands": "\n".join(file.commands)}
@@ -264,6 +265,8 @@ class _Code:
             self.commands += [text]
         if "default" in given and not args:  # a field's
             return given["default"]
+        if said.endswith("resize_token_embeddings"):  # (len(tokenizer))
+            self.options["resize_token_embeddings"] = next(filter(None, args), ast.unparse(node))
         if said in self.functions:
             return self.follow(self.functions[said].body, self.names | given)
         if not self.functions and not said.endswith(tuple(FORMATS["followed"])):

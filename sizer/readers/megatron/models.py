@@ -11,8 +11,6 @@ from shapes.model import (
     AttentionShape,
     Block,
     Linear,
-    Linears,
-    MlaShape,
     MlpShape,
     ModelShape,
     MoeShape,
@@ -20,6 +18,7 @@ from shapes.model import (
     Stack,
     run_lengths,
 )
+from sizer.readers.hf_blocks import latent, matrices
 from sizer.readers.hf_decoders import recurrence
 from sizer.readers.reading import FORMATS, MAX_LAYERS, Fields, Names, Values, table, vocabulary
 from sizer.readers.shell.words import evaluated
@@ -37,10 +36,8 @@ def build(fields: Fields) -> Noted:
     """The model of the arguments, and what a person should know of how it was read."""
     fields.defaults = _TABLE["defaults"]
     notes = _language_model(fields)
-    for key, what in _TABLE["refused"].items():
-        value = fields.raw(key)
-        usual = any(name in str(value) for name in _TABLE["usual"].get(key, ()))
-        fields.refuse(value not in (None, 0, "") and not usual, f"has no formula here: {what}", key)
+    for key, (what, usual) in _TABLE["refused"].items():
+        fields.refuse(not re.search(usual, str(fields.raw(key) or "")), f"has no formula here: {what}", key)
     stacks = {"encoder_num_layers", "decoder_num_layers"} & fields.config.keys()
     program = str(fields.config.get("_program"))
     t5 = stacks or "t5" in program
@@ -73,7 +70,8 @@ def _model(fields: Fields, kind: str, *stacks: Stack, usual: str = "", **traits:
         fields, "tensor_model_parallel_size", lambda: [*_tokenizers(fields), usual], "vocab_extra_ids"
     )
     tied = not fields.flag("untie_embeddings_and_output_weights")
-    return ModelShape(kind, stacks, vocab=vocab, tied=tied, **traits), notes
+    said = (f"read as {kind[9:].upper()}",) * (kind != "megatron")
+    return ModelShape(kind, stacks, vocab=vocab, tied=tied, **traits), (*said, *notes)
 
 
 def _tokenizers(fields: Fields) -> tuple[str, str]:
@@ -232,16 +230,8 @@ def attention(fields: Fields, *, causal: bool = True, cross: bool = False, windo
     channels = fields.optional("kv_channels")
     normed, l2 = fields.flag("qk_layernorm"), fields.flag("qk_l2_norm")
     if fields.flag("multi_latent_attention"):
-        return MlaShape(
-            heads,
-            fields.integer("kv_lora_rank"),
-            fields.integer("qk_head_dim"),
-            fields.integer("qk_pos_emb_head_dim"),
-            fields.integer("v_head_dim"),
-            fields.optional("q_lora_rank"),
-            dropout=fields.number("attention_dropout"),
-            latent_norm=norm_weights(fields) if normed else 0,
-        )
+        norms = norm_weights(fields) if normed else 0
+        return latent(fields, "qk_head_dim", "qk_pos_emb_head_dim", latent_norm=norms)(0)
     fields.ignore("group_query_attention")  # num_query_groups says it
     groups = fields.kv_heads(heads, "num_query_groups")
     named = f"hidden_size = {hidden}, or kv_channels"
@@ -376,7 +366,7 @@ def _layer_flags(fields: Fields, key: str, layers: int, every: Any) -> list[bool
     if value is None:
         return [True] * layers
     try:
-        listed = evaluated(str(value).strip(), MAX_LAYERS)
+        listed = evaluated(str(value), MAX_LAYERS)
     except ValueError:
         raise fields.error("expected an integer or a list such as ([0]*3+[1]*58)", key) from None
     if isinstance(listed, int) and listed > 0:
@@ -393,20 +383,17 @@ def _bert(fields: Fields) -> Noted:
     block = Block(attention(fields, causal=False), mlp(fields), count=layers, **common)
     types = (("token_type_embeddings", 2 * hidden),)
     stack = Stack("encoder", hidden, (block,), positions=positions, final_norm=common["norm_weights"], extra=types)
-    before: Linears = (Linear("head_transform", hidden, hidden, True),)
-    if fields.flag("bert_binary_head", default=not fields.flag("bert_no_binary_head")):
-        before += (Linear("pooler", hidden, hidden, True, rows=1), Linear("next_sentence", 2, hidden, True, rows=1))
-    model, said = _model(
+    pooled = fields.flag("bert_binary_head", default=not fields.flag("bert_no_binary_head"))
+    return _model(
         fields,
         "megatron-bert",
         stack,
         usual="BertWordPieceLowerCase",
         head_bias=True,
-        before_head=before,
+        before_head=matrices(fields, _TABLE["bert_head"][: 3 if pooled else 1]),
         max_positions=positions,
         extra=(("head_norm", common["norm_weights"] * hidden),),
     )
-    return model, ("read as BERT", *said)
 
 
 def _t5(fields: Fields) -> Noted:
@@ -422,7 +409,6 @@ def _t5(fields: Fields) -> Noted:
         Stack("encoder", hidden, (encoder,), positions=positions, final_norm=final),
         Stack("decoder", hidden, (decoder,), final_norm=final),
     )
-    model, said = _model(
+    return _model(
         fields, "megatron-t5", *stacks, usual="BertWordPieceCase", head_bias=True, max_positions=positions or None
     )
-    return model, ("read as T5", *said)

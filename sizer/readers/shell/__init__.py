@@ -4,7 +4,6 @@ Assignments are made, branches chosen where their test can be told. No command i
 file's existence, an argument) counts as not holding, and is named.
 """
 
-import operator
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,7 +16,7 @@ from shapes.errors import InputError, refuse
 from sizer.readers.loading import Tree
 from sizer.readers.reading import FORMATS, Values, unknown_in
 
-from .words import Part, Scanner, Token, Variables, Word
+from .words import Part, Scanner, Token, Variables, Word, evaluated
 
 #: Words gone through, those of loops' turns and of branches not taken too: a launch script has some thousands.
 MAX_STEPS = 200_000
@@ -29,10 +28,9 @@ MAX_DEPTH = 60
 _ASSIGNMENT = r"([A-Za-z_]\w*)(\+?)="
 _COUNTING = r"\s*(\w+)\s*=([^;]*);\s*\1\s*(<=?)([^;]*);\s*(?:\1\s*\+\+|\+\+\s*\1)\s*"
 #: Sets of bash's words.
-_REDIRECTIONS, _DECLARING, _SUCCEEDING, _COMPOUND, _ENDS, _BETWEEN, _NAMED, _JOINTS = FORMATS["shell"].values()
+_REDIRECTIONS, _DECLARING, _SUCCEEDING, _COMPOUND, _ENDS, _BETWEEN, _ORDERS, _JOINTS = FORMATS["shell"].values()
 #: Commands that run another one, or a script; scripts' suffixes.
 _RUNNING, _SCRIPTS = map(tuple, FORMATS["scripts"])
-_ORDERS = {f"-{name}": getattr(operator, name) for name in _NAMED}
 
 
 @dataclass(slots=True)
@@ -276,7 +274,9 @@ class _Follower:
             if token.kind == "operator" and not inside:
                 if token.value not in _REDIRECTIONS:
                     break
-                self.at += 2  # a redirection with its target
+                fed = token.value == "<<<" and words[:1] == ["read"]
+                words += ["<<<"] * fed
+                self.at += 2 - fed  # a redirection with its target
                 continue
             self.at += 1
             inside = inside and token.plain != "]]"
@@ -342,6 +342,8 @@ class _Follower:
                     self.variables.values.pop("BASH_SOURCE", None)
             case ["printf", "-v", variable, form, value]:
                 self.variables.assign(variable, re.sub("%[sd]", lambda _: value, form))
+            case ["read", *names, "<<<", fed]:
+                self._read(names, fed)
             case ["shift", *_]:
                 many = next(filter(str.isdecimal, arguments), "1")
                 del self.variables.arguments[: int(many[:9])]
@@ -355,6 +357,17 @@ class _Follower:
                     self.script.follow(text)
                 self.script.commands += [tuple(words)]
         return None
+
+    def _read(self, names: list[str], fed: str) -> None:
+        """Assign what IFS parts of a text (``IFS=: read -r a b <<< 24:2048``); all to a list (``-a``)."""
+        listed, names = {"-a", "-ra"} & {*names}, [one for one in names if one[:1] != "-"]
+        sign = str(self.variables.values.get("IFS", " ")).replace(r"\n", "\n").replace(r"\t", "\t")
+        parts = [fed] * len(names)
+        if sign and not unknown_in(fed):  # blanks count once, however many
+            apart = f"[{re.escape(sign)}]{'+' * (sign != sign.strip())}"
+            parts = re.split(apart, fed, maxsplit=0 if listed else len(names) - 1 or -1)
+        for name in names:
+            self.variables.assign(name, parts if listed else parts.pop(0) if parts else "")
 
     def _wrapped(self, words: list[str]) -> None:
         """Follow the script that a command runs: ``env A=b bash x.sh``, ``exec``, ``srun bash x.sh``, ``./x.sh``."""
@@ -414,6 +427,6 @@ def _test_empty(how: str, word: str) -> bool | None:
 def _compared(one: str, how: str, other: str) -> bool | None:
     if how in ("=", "==", "!="):
         return fnmatchcase(one, other) is (how != "!=")
-    if how not in _ORDERS or not (one.lstrip("-").isdecimal() and other.lstrip("-").isdecimal()):
-        return None
-    return bool(_ORDERS[how](int(one[:20]), int(other[:20])))
+    with suppress(KeyError, ValueError):
+        return bool(evaluated(f"({one}) {_ORDERS[how]} ({other})", 0))
+    return None

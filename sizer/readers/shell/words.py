@@ -146,12 +146,12 @@ class Scanner:
                 self.at += 1
                 quoted = not quoted
                 parts += [Part("text", "", True)]
+            elif not quoted and self.text.startswith(("'", "$'"), self.at):
+                parts += [Part("text", self._closed(_SINGLE, "'"), True)]
             elif character in "$`":
                 parts += [self._dollar(quoted=quoted)]
             elif quoted and (found := self._take(_QUOTED)):
                 parts += [Part("text", found[2] or found[1].replace("\n", ""), True)]
-            elif character == "'":
-                parts += [Part("text", self._closed(_SINGLE, "'"), True)]
             elif escaped := self._take(_ESCAPED):
                 parts += [Part("text", escaped[1], True)] if escaped[1] != "\n" else []
             elif plain := self._take(_PLAIN):
@@ -175,8 +175,6 @@ class Scanner:
         for opening, closing, kind in FORMATS["expansions"]:
             if self.text.startswith(opening, self.at):
                 return Part(kind, self._balanced(opening, closing), quoted)
-        if self.text.startswith("$'", self.at) and not quoted:
-            return Part("text", self._closed(_SINGLE, "'"), True)
         if name := self._take(_NAME):
             return Part("variable", name[1], quoted)
         self.at += 1
@@ -334,10 +332,8 @@ class Variables:
 
     def arithmetic(self, text: str) -> str:
         """The integer that ``$((text))`` is; marked where a variable is not known or an operator not taken."""
-        text = re.sub(r"\$\{(#\w+\[[@*]\])\}", lambda found: self._variable(found[1])[0], text)
-        names = re.sub(r"\$\{?([A-Za-z_]\w*)\}?", r"\1", text).strip()
         try:
-            return str(evaluated(names, 0, lambda name: int((self._value(name, None) or [""])[0])))
+            return str(evaluated(self._default(text), 0, lambda name: int((self._value(name, None) or [""])[0])))
         except ValueError:
             return unknown(f"$(({text}))")
 
@@ -355,7 +351,7 @@ def evaluated(text: str, items: int, integer: Callable[[str], int] = int) -> int
     Such a list is ``([1]*3+[0])*2``. Nothing is run: ValueError for anything else.
     """
     try:
-        found: int | list[int] = _evaluated(ast.parse(text, mode="eval").body, items, integer)
+        found: int | list[int] = _evaluated(ast.parse(text.strip(), mode="eval").body, items, integer)
     except (SyntaxError, TypeError, KeyError, ZeroDivisionError, RecursionError, MemoryError):
         raise ValueError(text) from None
     return found
