@@ -85,7 +85,7 @@ def layer_inputs(fields: Fields) -> Augment | None:
 def agreed(fields: Fields, of: str, other: str) -> int:
     """A size that two keys say: hunyuan's class reads one of its experts' width, its release's own code another."""
     size = fields.integer(of)
-    fields.refuse(fields.raw(other) and fields.integer(other) != size, f"expected {of} = {size}", other)
+    fields.refuse(fields.config.get(other) and fields.integer(other) != size, f"expected {of} = {size}", other)
     return size
 
 
