@@ -112,9 +112,9 @@ class Scanner:
         """All of the text as one word, blanks and operators in it as they stand."""
         parts = list[Part]()
         while self.at < len(self.text):
-            parts += self._word().parts
             if blank := self._take(_BREAK):
                 parts += [Part("text", blank[0])]
+            parts += self._word().parts
         return Word(tuple(parts))
 
     def _take(self, pattern: str) -> re.Match[str] | None:
