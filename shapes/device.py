@@ -27,8 +27,8 @@ _FABRIC = {"leafn": ("leaf_nodes", int), "nton": ("oversubscription", float), "s
 #: Devices of the largest node that is a domain of links; racks of one domain are nodes (trays) of so many.
 LARGEST_NODE, RACK_NODE = 16, 4
 
-#: Words that vendors and torch put before a product's name; they tell no two devices apart.
-_VENDOR_WORDS = frozenset({"nvidia", "amd", "intel", "habana", "tesla", "geforce", "instinct", "graphics"})
+#: What tells no two devices apart: words that vendors and torch put before a product's name, and all between words.
+_NOISE = r"(?<![a-z0-9])(?:nvidia|amd|intel|habana|tesla|geforce|instinct|graphics)(?![a-z0-9])|[^a-z0-9]"
 
 
 @frozen
@@ -260,7 +260,7 @@ def device_from_mapping(data: Named, where: str) -> Device:
 
 
 def _normalise(name: str) -> str:
-    return "".join(word for word in re.findall(r"[a-z0-9]+", name.lower()) if word not in _VENDOR_WORDS)
+    return re.sub(_NOISE, "", name.lower())
 
 
 @lru_cache(256)

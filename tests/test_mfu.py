@@ -141,6 +141,16 @@ def test_a_step_time_that_is_no_time_is_refused(seconds: float) -> None:
         ("Epoch 0: 40%| | 8/20, 0.8 steps/s, v_num=1", 1.25),
         ("{'train_runtime': 80.0, 'train_steps_per_second': 0.25, 'epoch': 1.0}", 4.0),
         ('{"step": 4, "step_time_ms": 250}', 0.25),
+        # Lines of public logs: nanotron, saforem2/Megatron-DeepSpeed's spelling, Megatron-Bridge's, XTuner, llm.c,
+        # nanoGPT and modded-nanogpt; torchtitan's own metric.
+        ("[INFO|DP=0|PP=0]: iteration: 1 / 15 | consumed_tokens: 512 | elapsed_time_per_iteration_ms: 4.71K |", 4.71),
+        ("iteration= 12/ 317892 | consumed_samples= 9216 | elapsed_time_per_iteration_ms=842.5 |", 0.8425),
+        ("iteration 5/ 24 | elapsed time per iteration (s): 6.26 | lm loss: 1.18E+01", 6.26),
+        ("[2025-09-08 03:04:13][INFO] Step 2/13 data_time: 0.0065 lr: 0.00006 time: 0.0515 tgs: 76934.8", 0.0515),
+        ("step 2/10 | loss 10.9 (+nanz)| norm 22.0 (+nanz)| lr 1.71e-06 | 2536.03 ms | 39.6% bf16 MFU |", 2.53603),
+        ("iter 2500: loss 0.7487, time 9110.03ms, mfu 24.46%", 9.11003),
+        ("step:126/1750 train_time:12432ms step_avg:98.67ms", 0.09867),
+        ('{"time_metrics/end_to_end(s)": 0.92, "time_metrics/data_loading(s)": 0.01}', 0.92),
         ("127", 127.0),
     ],
 )
@@ -158,6 +168,16 @@ def test_a_log_is_summed_up_by_its_median() -> None:
 STAMPED = (
     "[rank{rank}]:[titan] 2025-07-01 {time} - root - INFO - \x1b[31mstep: {step:2}  \x1b[32mloss:  7.1  tps: 5,813"
 )
+
+
+def test_a_step_may_stand_far_behind_its_stamp() -> None:
+    """InternEvo's line (its guide's 20B demo)."""
+    line = (
+        "2023-11-10T15:06:{}+08:00 INFO [training_internlm.py, line 601, in record_current_batch_training_metrics] - "
+        "pid=78690 : tflops=115.41412094522278 step={} loss=11.3 tgs (tokens/gpu/second)=931.02"
+    )
+    times = read_step_times("\n".join((line.format("02.978", 1), line.format("06.988", 2))))
+    assert times.seconds == (pytest.approx(4.01),)
 
 
 def stamped(*lines: tuple[str, int], ranks: int = 1) -> str:
@@ -307,6 +327,11 @@ def test_nsys_list_of_kernels_has_steps_from_one_update_to_the_next() -> None:
         ("bwd_kernel_dk_dv", "attention"),
         ("void userbuffers_fp16_sum_inplace_gpu_rr_rs_oop<2>", "communication"),
         ("void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>", "communication"),
+        # Of deepseek-ai/profile-data's train.json, where the first takes a third of the step.
+        ("void dpsk::ep::internode::combine<false, 8, __nv_bfloat16, 8, 2, 16, 24>(int4*, float*)", "communication"),
+        ("void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)", "communication"),
+        ("triton_tem_fused_addmm_5", "products"),
+        ("void gemv2T_kernel_val<int, int, __nv_bfloat16, 128, 16, 4, 4, false>", "products"),
     ],
 )
 def test_a_kernels_part_is_what_it_runs_not_what_it_was_made_from(name: str, part: str) -> None:

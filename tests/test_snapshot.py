@@ -67,6 +67,72 @@ def test_the_blocks_of_the_fullest_moment_are_said_by_kind_and_line(tmp_path: Pa
     }
 
 
+def native(name: str) -> dict[str, Any]:
+    """A frame of C++, as torch records them unless it is asked for Python's alone."""
+    return {"filename": "??", "line": 0, "name": name}
+
+
+#: The innermost frames of every block.
+ALLOCATES = (native("torch::unwind::unwind()"), native("at::detail::empty_cuda(c10::ArrayRef<long>)"))
+OWN_STEP = (*ALLOCATES, frame("/run/optimizer.py", "step"), frame("/x/torch/optim/optimizer.py", "wrapper"))
+BACKWARD = (
+    *ALLOCATES,
+    native("torch::autograd::generated::BmmBackward0::apply(std::vector<at::Tensor>&&)"),
+    native("torch::autograd::Engine::evaluate_function(std::shared_ptr<torch::autograd::GraphTask>&)"),
+)
+
+
+def a_step_in_all_frames() -> dict[str, Any]:
+    """torch's default (stacks="all"): weights of 2 MiB from before, then forward, backward and a user's own AdamW."""
+    einops = frame("/x/site-packages/einops/einops.py", "einsum")
+    states = [event("alloc", 300 + n, 3 * MIB, *OWN_STEP) for n in range(2)]
+    history = [
+        event("alloc", 100, 4 * MIB, *ALLOCATES, frame("/x/torch/functional.py", "einsum"), einops, *FORWARD),
+        event("alloc", 200, 2 * MIB, *BACKWARD),
+        event("free_completed", 100, 4 * MIB),
+        *states,
+        event("alloc", 400, 1 * MIB, *OWN_STEP),
+        event("free_completed", 400, 1 * MIB),
+    ]
+    blocks = [block(0, 2 * MIB), block(200, 2 * MIB, *BACKWARD), *(block(one["addr"], 3 * MIB) for one in states)]
+    return {"segments": [{"device": 0, "blocks": blocks}], "device_traces": [history]}
+
+
+def test_frames_of_c_are_passed_over_and_what_an_optimizer_of_ones_own_keeps_are_its_states(tmp_path: Path) -> None:
+    """As in public snapshots of Stanford's CS336 (kkaitlyn111/cs336-a2-systems, Wedsonlin/assignment2-systems)."""
+    file = tmp_path / "snapshot.pickle"
+    file.write_bytes(pickle.dumps(a_step_in_all_frames()))
+    found = {kind: dict(lines) for kind, lines in read_snapshot(file).items() if lines.total()}
+    assert found == {
+        "optimizer_states": {"/run/optimizer.py:7 step": 6 * MIB},
+        "temporary": {"/run/optimizer.py:7 step": 1 * MIB},
+        "gradients": {"BmmBackward0": 2 * MIB},
+        "no frames": {"": 2 * MIB},
+    }
+
+
+def test_the_line_of_a_forward_is_the_models_not_that_of_einops_or_c(tmp_path: Path) -> None:
+    file, early = tmp_path / "snapshot.pickle", a_step_in_all_frames()
+    early["device_traces"] = [early["device_traces"][0][:1]]
+    early["segments"][0]["blocks"] = [block(100, 4 * MIB)]
+    file.write_bytes(pickle.dumps(early))
+    assert dict(read_snapshot(file)["activations"]) == {"/run/model.py:7 forward": 4 * MIB}
+
+
+def test_weights_that_were_there_before_the_history_are_looked_for_among_blocks_without_frames(tmp_path: Path) -> None:
+    file = tmp_path / "snapshot.pickle"
+    file.write_bytes(pickle.dumps(a_step_in_all_frames()))
+    answer = sizer.memory(LLAMA, explain=file)
+    assert answer.explained is not None
+    held = {one.what: one for one in answer.explained}
+    weights = sum(answer.memory.components.get(name, 0) for name in ("weights", "master_weights", "buffers"))
+    assert held["weights"].predicted_bytes is None
+    assert held["weights"].unexplained_bytes == 0
+    assert held["no frames"].predicted_bytes is not None
+    assert held["no frames"].predicted_bytes >= weights > 0
+    assert held["optimizer_states"].predicted_bytes == answer.memory.components["optimizer_states"]
+
+
 def test_blocks_that_went_with_the_history_are_known_by_their_bytes_alone(tmp_path: Path) -> None:
     file, before = tmp_path / "snapshot", a_step()
     before["device_traces"][0].insert(0, event("free_completed", 900, 40 * MIB))
@@ -117,6 +183,11 @@ class _Runs:
         return os.system, ("exit 1",)
 
 
+def sized(size: float) -> bytes:
+    """JSON of one block of a size that no block has."""
+    return json.dumps({"segments": [{"blocks": [block(0, size)]}], "device_traces": [[]]}).encode()  # type: ignore[arg-type]
+
+
 DEEP = b"\x80\x04" + b"]" * 100_000 + b"a" * 99_999 + b"."
 
 
@@ -132,6 +203,8 @@ DEEP = b"\x80\x04" + b"]" * 100_000 + b"a" * 99_999 + b"."
         pickle.dumps(a_step())[:-40],
         b"not a snapshot",
         b'{"segments": [{"blocks": [1]}], "device_traces": [[]]}',
+        b'{"segments": [], "device_traces": []}',
+        *(sized(size) for size in (float("inf"), float("nan"), -5, 10**300)),
     ],
 )
 def test_what_is_no_snapshot_is_one_line_and_nothing_of_it_runs(tmp_path: Path, data: bytes) -> None:

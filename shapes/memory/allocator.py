@@ -13,14 +13,13 @@ from typing import Any
 from shapes.frozen import Ints, Pair, Sizes, replace
 
 from .moments import StageStep, Tapes, tapes_of_step
+from .tape import DECLARED
 
 MIB = 2**20
 #: Blocks are multiples of it (kMinBlockSize).
 ROUND = 512
 #: Requests up to it share segments of 2 MiB (kSmallSize, kSmallBuffer); from larger ones more than it is cut off.
 SMALL = MIB
-#: Components that come with the step, or are not the allocator's.
-LATER = ("optimizer_states", "gradients", "activations", "logits_and_loss", "temporary", "framework", "allocator")
 
 
 class Segments:
@@ -115,7 +114,7 @@ def reserved_bytes(step: StageStep, sizes: Sizes, limit: float) -> int:
     """
     segments, pieces = Segments(limit - sizes["framework"]), _pieces(step)
     for name, size in sizes.items():
-        if name not in LATER:
+        if name not in DECLARED["later"]["components"]:
             segments.spread(name, size, pieces)
     first = replace(step, gradients_stay=False)
     if step.megatron or step.sharded or step.in_flight > 1:

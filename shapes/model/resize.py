@@ -18,6 +18,8 @@ _TABLES = content(DATA / "models.toml")
 #: Each dimension's place in a model.
 _PLACES: dict[str, str] = _TABLES["places"]
 DIMENSIONS = (*_PLACES, "window", "full_every")
+#: Dimension -> its neighbours are multiples of this: widths by whole tiles, a vocabulary as rules ask.
+MULTIPLES = _TABLES["multiples"]
 
 
 def dimensions(model: ModelShape) -> dict[str, int]:

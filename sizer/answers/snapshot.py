@@ -12,7 +12,7 @@ from io import BytesIO
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
-from shapes.errors import AnyPath, InputError, read_bounded
+from shapes.errors import AnyPath, InputError, read_bounded, refuse
 from shapes.memory import Memory
 from shapes.toml_table import table_of
 
@@ -20,7 +20,7 @@ from shapes.toml_table import table_of
 MAX_SNAPSHOT_BYTES = 2**32
 _FACTS = table_of(__file__, "snapshot.toml")
 #: What an event makes of the bytes in use.
-_CHANGES = {"alloc": 1, "free_completed": -1}
+_CHANGES: Mapping[str, int] = _FACTS["changes"]
 #: Kind of blocks -> line of code that asked for them -> bytes.
 Snapshot = Mapping[str, Counter[str]]
 
@@ -58,31 +58,38 @@ def read_snapshot(path: AnyPath) -> Snapshot:
 
 
 def _at_its_fullest(blocks: Iterable[Any], events: list[Any]) -> Snapshot:
-    held = {one["address"]: one | {"size": one["requested_size"]} for one in blocks if one["state"] != "inactive"}
+    start = {one["address"]: one | {"size": one["requested_size"]} for one in blocks if one["state"] != "inactive"}
     changes = [_CHANGES.get(event["action"], 0) * event["size"] for event in events]
-    totals = [*accumulate(changes, initial=sum(one["size"] for one in held.values()) - sum(changes))]
-    for event in events:
-        held.pop(event.get("addr"), None)  # which leaves those that were there before the history began, and after it
-    for event in events[: totals.index(max(totals))]:
-        if event["action"] == "alloc":
-            held[event["addr"]] = event
-        elif event["action"] in _CHANGES:
-            held.pop(event["addr"], None)
+    totals = [*accumulate(changes, initial=sum(one["size"] for one in start.values()) - sum(changes))]
+    most = max(totals)
+    refuse(not 0 < most < 2**60, "")
+    # The last event of each address by then and in all: whether the block is there, and whether it stays.
+    ends = totals.index(most), None
+    held, after = ({event["addr"]: event for event in events[:end] if event["action"] in _CHANGES} for end in ends)
+    for address in after:
+        start.pop(address, None)  # which leaves those that were there before the history began, and after it
     found: dict[str, Counter[str]] = {kind: Counter() for kind in _FACTS["of"]}
-    for one in held.values():
-        text = "\n".join(map("{filename}:{line} {name}".format_map, one.get("frames", ())))
-        own = re.findall(r"(?m)^(?!.*/torch/).+|\Z", text)  # not torch's own
-        kind = next(kind for kind, known in _FACTS["of"].items() if re.search(known, one.get("category", text)))
-        found[kind][own[0]] += one["size"]
-    found["no frames"][""] += max(totals) - sum(one["size"] for one in held.values())
+    for address, one in (start | held).items():
+        if one.get("action") != "free_completed":
+            text = "\n".join(map("{filename}:{line} {name}".format_map, one.get("frames", ())))
+            text += "\nkept" * (after.get(address, one) is one)
+            kind = next(kind for kind, known in _FACTS["of"].items() if re.search(known, one.get("category", text)))
+            found[kind][re.findall(_FACTS["line"], text)[0]] += one["size"]
+    found["no frames"][""] += most - sum(found.values(), Counter()).total()
     return found
 
 
 def compared(snapshot: Snapshot, memory: Memory) -> Iterator[Held]:
-    """Bytes that a run held and was predicted, by kind and in all."""
-    sizes, known = memory.components, _FACTS["components"]
-    predicted = {kind: sum(sizes.get(name, 0) for name in names) for kind, names in known.items()}
+    """Bytes that a run held and was predicted, by kind and in all.
+
+    Kinds without a block of their own are looked for among the blocks without frames: a history that began late has the
+    weights there, one of Python alone what the backward asked for.
+    """
+    sizes, lines = memory.components, {**snapshot, "in all": sum(snapshot.values(), Counter())}
+    predicted = {kind: sum(sizes.get(name, 0) for name in names) for kind, names in _FACTS["components"].items()}
+    if snapshot["no frames"].total():
+        predicted["no frames"] = sum(predicted.pop(kind) for kind in [*predicted] if not snapshot[kind])
     predicted["in all"] = memory.allocated_bytes
-    for kind, lines in [*snapshot.items(), ("in all", sum(snapshot.values(), Counter()))]:
-        more = lines.total() - predicted.get(kind, 0)
-        yield Held(kind, lines.total(), predicted.get(kind), more, max(lines, key=lines.__getitem__, default=""))
+    for kind, held in lines.items():
+        size, known = held.total(), predicted.get(kind)
+        yield Held(kind, size, known, size - (known or 0), max(held, key=held.__getitem__, default=""))

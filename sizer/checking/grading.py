@@ -15,7 +15,7 @@ from shapes.cost.corrections import family_table
 from shapes.device import Device
 from shapes.errors import InputError, refuse
 from shapes.frozen import Names, Numbers, Values, among, frozen, replace, without
-from shapes.model.resize import DIMENSIONS, dimensions, resize
+from shapes.model.resize import DIMENSIONS, MULTIPLES, dimensions, resize
 from shapes.operators.parallel import split_problems
 from shapes.operators.types import Attention
 from shapes.step import CostSource, Pricer, Step, StepCost
@@ -679,9 +679,6 @@ def _priced_once(cause: Cause, done: Sequence[Cause]) -> Cause:
         return cause
     return cause.left(own, there)
 
-
-#: Dimension -> its neighbours are multiples of this: widths by whole tiles, a vocabulary as rules ask.
-MULTIPLES = {"vocab": 64, "hidden": 128, "d_ff": 128, "expert_d_ff": 128, "shared_d_ff": 128, "head_dim": 16}
 
 #: Values tried on each side; many make no model (heads that do not divide).
 MOST_TRIED = 64
