@@ -46,7 +46,7 @@ from shapes.model import (
     parameter_count,
 )
 from shapes.model.stages import ShardParameters
-from shapes.workload import Implementation, Workload
+from shapes.workload import BASES, Implementation, Workload
 
 STAY, NEW = True, False
 GIB = 2**30
@@ -862,6 +862,9 @@ def test_one_rank_has_no_buckets_and_the_largest_layer_is_gathered_twice() -> No
     gathered = bytes_of(memory(model, Workload(b=1, s=64, d=4, zero=3)), "communication")
     largest = 4 * 256 * 256 + 3 * 256 * 4096 + 2 * 256
     assert gathered == 2 * largest * 2
+    # A frozen base is gathered as it is kept: 4 bits and their constants (FSDP's QLoRA; its time is priced so, too).
+    tuned = bytes_of(memory(model, Workload(b=1, s=64, d=4, zero=3, finetune="qlora")), "communication")
+    assert tuned == round(2 * largest * BASES["nf4"])
 
 
 def test_weights_that_zero_3_shards_have_new_gradients_in_megatrons_kernels_too() -> None:

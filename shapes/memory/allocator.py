@@ -114,7 +114,7 @@ def reserved_bytes(step: StageStep, sizes: Sizes, limit: float) -> int:
     """
     segments, pieces = Segments(limit - sizes["framework"]), _pieces(step)
     for name, size in sizes.items():
-        if name not in DECLARED["later"]["components"]:
+        if name not in DECLARED["later"]:
             segments.spread(name, size, pieces)
     first = replace(step, gradients_stay=False)
     if step.megatron or step.sharded or step.in_flight > 1:

@@ -754,9 +754,10 @@ def _exchanged(step: StageStep) -> Iterator[tuple[int, str]]:
             parameter_count(block_tensors(block, stack.hidden, workload.t, workload.e, workload.expert_t))
             for stack, block in layer_kinds(step.model)
         )
-        gathered = (
-            (2 * layer, "two gathered layers (this one and the next)"),
-            (rest.parameters, "the stage's gathered weights"),
+        layers = 2 * layer, "two gathered layers (this one and the next)"
+        number, text = (rest.parameters, "the stage's gathered weights") if workload.p > 1 else layers
+        # A frozen base is gathered as it is kept.
+        sent = (
+            BASES[base_of(workload)] if rest.trained.total < rest.parameters else workload.sent_bytes(workload.gathers)
         )
-        number, text = gathered[workload.p > 1]
-        yield number * workload.sent_bytes(workload.gathers), text
+        yield round(number * sent), text

@@ -20,7 +20,7 @@ from shapes.toml_table import table_of
 MAX_SNAPSHOT_BYTES = 2**32
 _FACTS = table_of(__file__, "snapshot.toml")
 #: What an event makes of the bytes in use.
-_CHANGES: Mapping[str, int] = _FACTS["changes"]
+_CHANGES = _FACTS["changes"]
 #: Kind of blocks -> line of code that asked for them -> bytes.
 Snapshot = Mapping[str, Counter[str]]
 
@@ -62,7 +62,7 @@ def _at_its_fullest(blocks: Iterable[Any], events: list[Any]) -> Snapshot:
     changes = [_CHANGES.get(event["action"], 0) * event["size"] for event in events]
     totals = [*accumulate(changes, initial=sum(one["size"] for one in start.values()) - sum(changes))]
     most = max(totals)
-    refuse(not 0 < most < 2**60, "")
+    refuse(not 0 < most < 1e18, "")
     # The last event of each address by then and in all: whether the block is there, and whether it stays.
     ends = totals.index(most), None
     held, after = ({event["addr"]: event for event in events[:end] if event["action"] in _CHANGES} for end in ends)
