@@ -308,12 +308,22 @@ def test_a_rarer_field_is_said_by_key_and_value() -> None:
         assert expected in result.stderr
 
 
+@pytest.mark.parametrize("command", ["check", "memory"])
+def test_a_hybrid_says_over_how_many_ranks_it_shards(command: str) -> None:
+    asked = (command, str(CONFIGS / "gpt2.json"), "--gpus", "64", "--zero", "3", "--replicas", "8")
+    assert "dp 64, " in (said := run(*asked).stdout)
+    assert "ZeRO 3, HSDP over 8" in said
+    assert "HSDP" not in run(*asked[:-2]).stdout
+
+
 BAD: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("a device that does not exist", ("--device", "h1000"), ("h1000", "h100")),
     ("a sequence longer than the learned positions", ("-s", "4096"), ("--sequence = 4096", "1024")),
     ("a power that it never takes", ("--power-limit", "50"), ("--power-limit = 50", "175 to 700 W")),
     ("cards without a rate", ("--nics", "4"), ("--nics = '4'", "--nic-gbps together")),
     ("no cards", ("--nics", "0", "--nic-gbps", "400"), ("nics = '0x400Gb'",)),
+    ("cards of a negative rate", ("--nics", "8", "--nic-gbps", "-5"), ("'--nic-gbps': -5 is not in the range",)),
+    ("cards of no rate", ("--nics", "8", "--nic-gbps", "0"), ("'--nic-gbps': 0 is not in the range",)),
     ("cards that are no number", ("--nics", "many", "--nic-gbps", "400"), ("nics = 'manyx400Gb'", "8x400Gb")),
     ("a word that no network has", ("--nics", "8:spine4", "--nic-gbps", "400"), ("nics = 'spine4'", "leaf32, 2to1")),
     ("an empty switch", ("--nics", "8:leaf0", "--nic-gbps", "400"), ("nics = 'leaf0'",)),

@@ -160,6 +160,42 @@ def test_a_name_of_no_overlap_is_its_stack_with_nothing_overlapped(monkeypatch: 
     assert stack_of("fsdp-unheard-of-no-overlap", 2025)[0].overlap["data"].hidden == 0
 
 
+#: fms-fsdp's README at 0d31998, 128 A100 and Llama 2 of 4,096 tokens: hidden, layers, heads, key heads, width,
+#: microbatch, replicas (HSDP), policy, tokens a second and device. Its network is not stated.
+FMS = [
+    (4096, 32, 32, 32, 11008, 2, 16, "none", 3760),
+    (5120, 40, 40, 40, 13824, 1, 16, "none", 1700),
+    (8192, 48, 64, 8, 22016, 8, 1, "full", 772),
+    (8192, 80, 64, 8, 28672, 6, 1, "full", 380),
+]
+
+
+@pytest.mark.parametrize(("hidden", "layers", "heads", "kv", "width", "b", "replicas", "saved", "rate"), FMS)
+def test_fsdp_and_hsdp_over_128_devices_are_within_10_percent_though_none_was_fitted(
+    hidden: int, layers: int, heads: int, kv: int, width: int, b: int, replicas: int, saved: str, rate: float
+) -> None:
+    sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads, "vocab_size": 32000}
+    others = {"num_key_value_heads": kv, "intermediate_size": width, "max_position_embeddings": 4096}
+    model = read_config({"model_type": "llama", **sizes, **others}).model
+    workload = Workload(b=b, d=128, zero=3, replicas=replicas, checkpointing=saved, attention="fa2")
+    cost = price_step(model, workload, load_device("a100-sxm"), load_stack("fsdp-2023"))
+    assert b * 4096 / cost.seconds == pytest.approx(rate, rel=0.1)
+    assert cost.low < b * 4096 / rate < cost.high
+
+
+@pytest.mark.parametrize(("said", "replicas"), [({"replicas": "4"}, 4), ({"notes": "HSDP; bf16"}, 2), ({}, 1)])
+def test_a_row_of_hybrid_shards_is_priced_so(
+    said: dict[str, str], replicas: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    row = dict.fromkeys(("t", "p", "micro_batch", "accumulation", "step_s"), "1") | {"id": "one", "dtype": "bf16"}
+    row |= {"stack": "fsdp-2023", "gpu": "a100-sxm", "config": "openai-community/gpt2", "s": "1024", "d": "16"} | said
+    file = tmp_path / "rows.csv"
+    file.write_text(f"{','.join((*row, 'zero'))}\n{','.join((*row.values(), '3'))}\n", encoding="utf-8")
+    (found,) = importlib.import_module("step_rows").read_rows(file)
+    assert found.workload.replicas == replicas
+
+
 @pytest.mark.parametrize("name", list_stacks())
 def test_every_stack_names_the_publication_that_it_rests_on(name: str) -> None:
     assert any(PUBLISHED[name] in document for document in load_stack(name).sources.values())

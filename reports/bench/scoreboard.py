@@ -298,7 +298,7 @@ Bias and mean absolute error.
 
 A run is a line of CSV with the columns of evidence/steps.csv; needed are
 `id,stack,gpu,config,s,micro_batch,accumulation,dtype,t,p,d,step_s`, where `config` is the Hugging Face configuration as
-JSON. `source`, `year`, `gpus`, `cp`, `ep`, `vpp`, `zero`, `checkpointing`,
+JSON. `source`, `year`, `gpus`, `cp`, `ep`, `vpp`, `zero`, `replicas` (HSDP), `checkpointing`,
 `finetune`, `lora_rank`, `lora_targets`, `optimizer`, `interconnect` (`domain=8; nics=8 x 400 Gb/s a node`) and `notes`
 (`on: FULL_CUDA_GRAPH`, `recompute modules [moe_act, layernorm]`, `21 of 80 layers recomputed`) are read where they are
 there. `sizer mfu CONFIG --gpus 64 --global-batch 1024 -b 1 --step-time 12.7 --row -o FILE` writes one of your run. Add

@@ -209,6 +209,7 @@ def _row(line: dict[str, str]) -> Row:
         cp=number("cp"),
         vpp=number("vpp", recipe.get("vpp", 1)),
         zero=number("zero", 0),
+        replicas=_replicas(line, number("d"), device.link.node_devices) if number("zero", 0) == 3 else 1,
         attention=recipe.get("attention", KERNELS.get(line.get("attention") or "")) or _attention(stack, device, known),
         checkpointing=recipe.get("checkpointing") or _policy(line),
         precision=recipe.get("precision"),
@@ -283,6 +284,13 @@ def _no_overlap(flags: set[str]) -> str | None:
     The backward's run during products of its own in any case, and a gradient's reduction as the stack's does.
     """
     return "tensor-forward" if flags and "TP_COMM_OVERLAP" not in flags else None
+
+
+def _replicas(line: Mapping[str, str], d: int, node: int) -> int:
+    """Groups that each hold a sharded model: as the column says, or nodes where notes speak of HSDP."""
+    if said := line.get("replicas"):
+        return int(float(said))
+    return d // node if d % node == 0 and re.search(r"\bHSDP\b|hybrid.shard", line.get("notes") or "") else 1
 
 
 def _optimizer(line: Mapping[str, str]) -> Any:

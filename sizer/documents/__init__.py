@@ -281,6 +281,12 @@ def split_text(workload: Workload) -> str:
     return f"{degrees}{cut}{'sequence parallel, ' * workload.sequence_parallel}"
 
 
+def zero_text(workload: Workload) -> str:
+    """ZeRO's stage, and the ranks that a hybrid shards over."""
+    over = f", HSDP over {workload.d // workload.replicas}" * (workload.replicas > 1)
+    return f"{workload.zero}{over}"
+
+
 #: A figure that nobody knows, in a text.
 NOT_KNOWN = "not known"
 

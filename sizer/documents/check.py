@@ -35,6 +35,7 @@ from . import (
     step_text,
     suggestion_text,
     within_text,
+    zero_text,
 )
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def _conditions(report: Report, device: str) -> str:
         f"s {workload.s}",
         f"context {workload.context}, {workload.cache_dtype} KV cache" * workload.decode,
         split_text(workload).removesuffix(", "),
-        f"ZeRO {workload.zero}" * bool(workload.zero),
+        f"ZeRO {zero_text(workload)}" * bool(workload.zero),
         f"checkpointing {workload.checkpointing}" * (workload.checkpointing != "none"),
         f"no overlap of {' and '.join(workload.exposed)}" * bool(workload.exposed),
         f"{workload.attention} attention{kernels}" * (workload.attention != "auto"),

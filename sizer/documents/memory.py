@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from shapes.memory import Memory
 from sizer.answers.memory_breakdown import MemoryBreakdown
 
-from . import GIB, Document, Section, Table, Text, columns, lines, notes, seconds_text, split_text
+from . import GIB, Document, Section, Table, Text, columns, lines, notes, seconds_text, split_text, zero_text
 
 
 def document(answer: MemoryBreakdown) -> Document:
@@ -32,11 +32,10 @@ def document(answer: MemoryBreakdown) -> Document:
 def _head(answer: MemoryBreakdown) -> list[str]:
     memory, w = answer.memory, answer.workload
     length = f"s {w.s}" + f", context {w.context}" * w.decode
-    replicas = f"replicas {w.replicas}, " * (w.replicas > 1)
     lines = [
         f"{answer.path}: {answer.model_type}, {answer.parameters:,} parameters ({memory.parameters:,} on one device)",
-        f"{w.phase}: b {w.b}, {length}, {w.dtype}, {w.attention} attention, {split_text(w)}{replicas}"
-        + f"checkpointing {w.checkpointing}, ZeRO {w.zero}; {memory.precision}, {memory.optimizer}, " * w.train
+        f"{w.phase}: b {w.b}, {length}, {w.dtype}, {w.attention} attention, {split_text(w)}"
+        + f"checkpointing {w.checkpointing}, ZeRO {zero_text(w)}; {memory.precision}, {memory.optimizer}, " * w.train
         + f"{memory.implementation} kernels",
     ]
     if w.finetune:

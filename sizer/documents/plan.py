@@ -20,6 +20,7 @@ from . import (
     range_text,
     seconds_text,
     split_text,
+    zero_text,
 )
 
 #: Reasons why others are not listed, in a text.
@@ -92,17 +93,12 @@ def layout_text(candidate: Candidate) -> str:
     """A split in a line: what is not 1, ZeRO, the microbatch and checkpointing."""
     w = candidate.workload
     checkpointing = f", {w.checkpointing} checkpointing" * (w.checkpointing != "none")
-    return f"{split_text(w)}ZeRO {_zero(candidate)}, b {w.b}{checkpointing}"
-
-
-def _zero(candidate: Candidate) -> str:
-    w = candidate.workload
-    return str(w.zero) if w.replicas == 1 else f"{w.zero}, HSDP over {w.d // w.replicas}"
+    return f"{split_text(w)}ZeRO {zero_text(w)}, b {w.b}{checkpointing}"
 
 
 SPLIT = columns(
     "plan",
-    zero=_zero,
+    zero=lambda one: zero_text(one.workload),
     communication=lambda one: one.communication_s / one.seconds,
     bubble=lambda one: one.bubble_s / one.seconds,
 )
