@@ -2256,3 +2256,51 @@ def test_what_rounds_make_of_a_file_is_always_a_number() -> None:
     said = [one for row in rows for phase in row.get("rounds", {}).values() for one in phase.values()]
     assert len(said) > 20
     assert not [one for text in said for one in text.split(" | ") if one.isidentifier()]
+
+
+def test_cosmos_rls_toml_recomputes_and_says_its_degrees_and_its_round(tmp_path: Path) -> None:
+    text = f"""
+[train]
+master_dtype = "bfloat16"
+train_batch_per_replica = 8
+[train.train_policy]
+type = "grpo"
+[rollout]
+max_response_length = 512
+[rollout.parallelism]
+tp_size = 2
+[policy]
+model_name_or_path = "{QWEN}"
+model_max_length = 1024
+[policy.parallelism]
+tp_size = 1
+dp_shard_size = 4
+dp_replicate_size = 2
+"""
+    found = read(tmp_path, text, "grpo.toml")
+    said = {"b": 2, "s": 1024, "d": 8, "replicas": 2, "zero": 3, "checkpointing": "full", "precision": "bf16"}
+    assert said.items() <= found.workload.items()
+    assert found.rounds["decode"] == {"context": 1024, "t": 2}
+    assert {"train.train_batch_per_replica"} <= {one.key for one in found.unread}
+
+
+@pytest.mark.parametrize("line", ["act_ckpt: true", "grad_ckpt_enable: true", "batch_per_replica: 8"])
+def test_recomputation_and_batches_of_other_spellings_are_said(line: str, tmp_path: Path) -> None:
+    found = read(tmp_path, f"model: {{name_or_path: {QWEN}}}\nlr: 1\n{line}\n")
+    assert [one.key for one in found.unread] == [line.partition(":")[0]]
+
+
+def test_dstacks_commands_are_lines_of_a_script(tmp_path: Path) -> None:
+    text = f"""
+type: service
+image: vllm/vllm-openai
+env: [HF_TOKEN, MODEL={QWEN}]
+commands:
+  - pip install vllm
+  - vllm serve $MODEL --max-model-len 4096 --tensor-parallel-size %s
+resources: {{gpu: "H100:2"}}
+"""
+    found = read(tmp_path, text % 2, "serve.dstack.yml")
+    assert (found.model.layers, found.workload["t"], found.workload["phase"]) == (28, 2, "decode")
+    (unread,) = read(tmp_path, text % "$DSTACK_GPUS_NUM", "serve.dstack.yml").unread
+    assert (unread.key, unread.value) == ("tensor_parallel_size", "$DSTACK_GPUS_NUM")

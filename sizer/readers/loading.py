@@ -68,9 +68,7 @@ def _config_in(folder: Path) -> Path | None:
 def find_config(path: Path) -> Path:
     """``path``, or the configuration inside a directory. InputError for a directory without one."""
     try:
-        if not path.is_dir():
-            return path
-        found = _config_in(path)
+        found = _config_in(path) if path.is_dir() else path
     except (OSError, ValueError):
         return path
     if not found:

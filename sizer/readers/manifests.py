@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shapes.frozen import Values, Words
+from shapes.frozen import Values
 
 from .loading import parse_yaml
 from .reading import FORMATS, WORDS, Config, at, is_released, snaked
@@ -20,11 +20,10 @@ _SERVED = r"(?m)(^vllm serve \S+ --port 8000$)\n+(?=--(?!model))"
 
 def script(config: Config) -> str:
     """The commands of containers and tasks and of models to serve, a line each, their variables before them."""
-    above = {"SKYPILOT_NODE_RANK": "0"} if "run" in config else {}
-    return re.sub(_SERVED, r"\1 ", "\n".join(_commands(config, above))).strip()
+    return re.sub(_SERVED, r"\1 ", "\n".join(_commands(config, _TABLE["first"]))).strip()
 
 
-def _environment(value: Config) -> Words:
+def _environment(value: Config) -> Values:
     """The variables that a container, a service or a task is given: a mapping, or a list of names and values."""
     found = Values()
     for said in map(value.get, ("env", "envs", "environment")):
@@ -37,27 +36,27 @@ def _environment(value: Config) -> Words:
     return {key: str(one) for key, one in found.items()}
 
 
-def _commands(value: Any, above: Words) -> Iterator[str]:
+def _commands(value: Any, above: Values) -> Iterator[str]:
     """The commands of a section and of those in it, which are given the variables from ``above`` too."""
     if isinstance(value, Mapping):
         env = _environment(value)
-        above = {**above, **env}
+        above = above | env
         named = [one for key in _TABLE["models"] if re.fullmatch(_NAME, one := str(at(value, key)))]
-        if "image" in value and value.keys().isdisjoint(("command", "args", "run")):  # its own program serves
+        if "image" in value and value.keys().isdisjoint(_TABLE["programs"]):  # its own program serves
             named += [one for key, one in env.items() if key in WORDS["keys"] and is_released(one)]
-        task = [one for one in [value.get("run")] if isinstance(one, str)]
+        task = "\n".join(one for one in (value.get("run"), *_listed(value.get("commands"))) if isinstance(one, str))
         words = [f"{key}={shlex.quote(one)}" for key, one in above.items() if task or value.get("command")]
         words += [f"vllm serve {one} --port 8000" for one in named]
         words += [
-            f"vllm serve {nim[1]} --port 8000 --quantization profile"
+            f"vllm serve {nim} --port 8000 --quantization profile"
             for key in _TABLE["images"]  # a NIM's image is called by its model
-            if (nim := re.match(r"nvcr\.io/nim/([\w.-]+/[\w.-]+)", str(value.get(key))))
+            for nim in re.findall(r"^nvcr\.io/nim/([\w.-]+/[\w.-]+)", str(value.get(key)))
         ]
         words += [f"--tensor-parallel-size={one}" for key in _TABLE["degrees"] if words and (one := at(value, key))]
         if re.search("text-generation|tgi", str(value.get("image"))):  # it takes its options of the environment too
             words += [f"--{key.lower()}={shlex.quote(one)}" for key, one in env.items()]
         words += [one for one in env.values() if one.startswith("--")]  # VLLM_ADDITIONAL_ARGS
-        said = " ".join(words + task + [one for key in _TABLE["words"] for one in _words(value.get(key))])
+        said = " ".join(words + [task] + [one for key in _TABLE["words"] for one in _words(value.get(key))])
         yield re.sub(r"\$\((\w+)\)", lambda found: above.get(found[1], found[0]), said)  # as Kubernetes puts it in
         value = [
             parse_yaml(str(one)) if key == "serveConfigV2" else one

@@ -482,9 +482,9 @@ def speaks_of(text: str) -> str:
     """
     said = re.sub("(?m)(^|[ \t])#.*", "", text)
     named = filter(is_released, re.findall(r"(?:(?<![\w./-])|(?<=:-))\w[\w.-]*/[\w.-]*\w", said))
-    ollama = re.search(r"[\s\"'=]([a-z][\w.-]*:\d[\w.]*b)\b", said) if "ollama" in said else None
-    own = f"; it speaks of ollama's {ollama[1]}, whose bits it does not hold: sizer check its base" if ollama else ""
-    return next((f"; it speaks of a released model: sizer check {one}" for one in named), own)
+    ollama = re.findall(r"[\s\"'=]([a-z][\w.-]*:\d[\w.]*b)\b", said) * ("ollama" in said)
+    own = (f"; it speaks of ollama's {one}, whose bits it does not hold: sizer check its base" for one in ollama)
+    return next((f"; it speaks of a released model: sizer check {one}" for one in named), next(own, ""))
 
 
 def named_plainly(config: Config) -> Config | None:
@@ -593,7 +593,7 @@ def sentences(found: Iterable[Unread]) -> Names:
         group = f"not read, and may change {one.changes}" if known else "ignored unknown keys"
         groups.setdefault(group, []).append(f"{one.key} = {one.value}" if known else one.key + guess)
     return tuple(
-        f"{group}: {', '.join(keys[:8])}" + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")
+        f"{group}: {', '.join(keys[:8])}" + f" and {len(keys) - 8} more" * (len(keys) > 8)
         for group, keys in groups.items()
     )
 

@@ -107,8 +107,7 @@ def _shown(tensors: Mapping[str, Tensor]) -> Values:
     """``_layers``, rows and columns of each kind of matrix (``_layers_mlp_up_proj_weight_rows``), and every size."""
     found: Values = {"_layers": 0, "_tensors": {name: prod(shape) for name, (_, shape) in tensors.items()}}
     for name, (_, shape) in tensors.items():
-        layer = _LAYER.search(name)
-        found["_layers"] = max(found["_layers"], int(layer[1]) + 1 if layer else 0)
+        found["_layers"] = max(found["_layers"], *(int(one) + 1 for one in _LAYER.findall(name)), 0)
         kind = _LAYER.sub("_", name).removeprefix("model.").replace(".", "_")
         found |= {f"_{kind}_{way}": size for way, size in zip(("rows", "columns"), shape)}  # noqa: B905 - the shorter ends it
     return found
