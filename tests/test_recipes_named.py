@@ -467,6 +467,7 @@ ARGS = f'"--model", {QWEN}, --tensor-parallel-size, 4, --port, "8000"'
             4,
         ),
         (f"services: {{w: {{command: [python3, -m, dynamo.vllm], args: [--model, {QWEN}]}}}}", 1),
+        (f"tgi: {{enabled: false}}\nvllm: {{LLM_MODEL_ID: {QWEN}, extraCmdArgs: [--tensor-parallel-size, '4']}}", 4),
         (f"kind: VLLMRuntime\napiVersion: a/v1\nspec: {{tensorParallelSize: 2, model: {{modelURL: {QWEN}}}}}", 2),
         ("services: {nim: {image: 'nvcr.io/nim/qwen/qwen3-0.6b:1.2'}}", 1),
         ("apiVersion: a/v1\nspec: {modelPuller: nvcr.io/nim/qwen/qwen3-0.6b, model: {tensorParallelism: '2'}}", 2),
@@ -2304,3 +2305,20 @@ resources: {{gpu: "H100:2"}}
     assert (found.model.layers, found.workload["t"], found.workload["phase"]) == (28, 2, "decode")
     (unread,) = read(tmp_path, text % "$DSTACK_GPUS_NUM", "serve.dstack.yml").unread
     assert (unread.key, unread.value) == ("tensor_parallel_size", "$DSTACK_GPUS_NUM")
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("tgi_options: ['--tensor-parallel-size', '4']", "tgi_options"),
+        ('more: \'{"sharding": {"enable_dp_attention": true}}\'', "more"),
+    ],
+)
+def test_a_servers_split_that_is_not_read_is_said(line: str, key: str, tmp_path: Path) -> None:
+    found = read(tmp_path, f"vllm: {{model: {QWEN}}}\n{line}\n")
+    assert (found.workload["phase"], [one.key for one in found.unread]) == ("decode", [key])
+
+
+def test_omegaconfs_decoded_defaults_are_values(tmp_path: Path) -> None:
+    text = f"model_name_or_path: {QWEN}\nlearning_rate: 1\ngradient_checkpointing: ${{oc.decode:${{oc.env:CKPT,True}}}}\n"
+    assert read(tmp_path, text).workload["checkpointing"] == "full"

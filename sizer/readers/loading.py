@@ -248,8 +248,8 @@ def check_depth(value: object, levels: int = MAX_DEPTH) -> None:
 #: A chain of bases has a few files; Hydra's trees a few dozen.
 MAX_BASES = 64
 MAX_BASE_CHARACTERS = 2**20
-#: The environment's variables with a default: ``${TP:4}``, ``${TP:-4}``, ``${oc.env:TP,4}``.
-_VARIABLE = r"\$\{(?:oc\.env:[A-Z]\w*,|[A-Z][A-Z0-9_]*:-?)([^${}]*)\}"
+#: The environment's variables with a default: ``${TP:4}``, ``${TP:-4}``, ``${oc.env:TP,4}``, ``${oc.decode:4}``.
+_VARIABLE = r"\$\{(?:oc\.env:[A-Z]\w*,|oc\.decode:|[A-Z][A-Z0-9_]*:-?)([^${}]*)\}"
 
 #: An entry of Hydra's defaults: what is done with it, the group, the section.
 _ENTRY = r"(?s)(?:(override|optional) +)?([^@]*)@?(.*)"
@@ -500,7 +500,7 @@ def _settled(value: Any) -> Any:
     if not isinstance(value, str) or not (found := re.search(_VARIABLE, value)):
         return value
     text = re.sub(_VARIABLE, r"\1", value)
-    return parse_yaml(text) if found.span() == (0, len(value)) and re.fullmatch(r"[\w.+-]+", text) else text
+    return parse_yaml(text) if found.span() == (0, len(value)) and re.fullmatch(r"[\w.+-]+", text) else _settled(text)
 
 
 def _referenced(value: Any, own: Config, root: Config) -> Any:

@@ -15,7 +15,7 @@ _TABLE = FORMATS["manifests"]
 #: The name of the model that a server loads.
 _NAME = r"(?:hf://|pvc://[\w.-]+/)?[\w.-]+/[\w.-]+"
 #: The name of the served model, before options of the container that serves it.
-_SERVED = r"(?m)(^vllm serve \S+ --port 8000$)\n+(?=--(?!model))"
+_SERVED = r"(?m)(^vllm serve \S+ --port 8000) *$\s+(?=--(?!model))"
 
 
 def script(config: Config) -> str:
