@@ -52,6 +52,7 @@ def test_a_name_reads_as_the_models_configuration(name: str, file: str) -> None:
         ("Llama 3.3 70B Instruct", "meta-llama/Llama-3.3-70B-Instruct"),
         ("unsloth/Qwen3-8B-GGUF:Q4_K_M", "Qwen3-8B-GGUF-Q4_K_M"),
         ("qwen3:8b-q8_0", "Qwen3-8B-Q8_0"),
+        ("mistralai/mixtral-8x7b-instruct-v01", "mistralai/Mixtral-8x7B-Instruct-v0.1"),  # a NIM's image
     ],
 )
 def test_a_name_is_known_whatever_separates_its_words(name: str, meant: str) -> None:
@@ -110,6 +111,8 @@ def test_every_model_of_the_table_is_read_or_left_to_its_class() -> None:
         ("Qwen/Qwen2.5-VL-7B-Instruct", 8_292_166_656),
         ("Qwen/Qwen2.5-VL-72B-Instruct", 73_410_777_344),
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", 1_777_088_000),
+        ("Qwen/Qwen3-Embedding-8B", 7_567_295_488),
+        ("Qwen/Qwen3-Reranker-8B", 8_188_515_328),
     ],
 )
 def test_a_name_counts_its_vision_tower_and_its_head(name: str, parameters: int) -> None:
