@@ -73,6 +73,15 @@ EOF
         b"f() { shift; env TP=2 bash run.sh $@ $1; }\nexport N=2\nf a Qwen/Qwen3-0.6B --port 1\nexec ./run.sh $N\n"
     )
     found["serve.sh"] = b"MODEL=Qwen/Qwen3-8B\nvllm serve $MODEL --tensor-parallel-size 2 --max-model-len 4096\n"
+    found["read.sh"] = (
+        b"IFS=', ' read -ra ALL <<< '2, 64'\nIFS=: read -r N W more <<< \"${ALL[0]}:$((${ALL[1]:-4} * (1 + 2))):x\"\n"
+        b"[ $N -gt 08 ] || torchrun p.py --num-layers $N --hidden-size $W --num-attention-heads 4 --vocab-size 512\n"
+        b"litgpt finetune_lora \\\n google/gemma-2b --train.micro_batch_size 4\n"
+    )
+    found["resize.py"] = (
+        test_python_code.BUILT.format(vocab=5000, more="", model="GPT2LMHeadModel").encode()
+        + b"    self.model.resize_token_embeddings(len(tokenizer) + 100)\n"
+    )
     found["rl.toml"] = (
         b'seq_len = 2048\n[model]\nname = "Qwen/Qwen3-0.6B"\n[trainer.model.lora]\nrank = 32\n[orchestrator]\n'
     )
