@@ -1957,6 +1957,18 @@ def test_accelerates_settings_that_a_script_names_are_read(option: str, devices:
     assert [one.key for one in read(tmp_path, script, "run.sh").unread] == ["config_file"]
 
 
+def test_deepspeeds_file_that_accelerates_settings_name_is_read(tmp_path: Path) -> None:
+    named = {"deepspeed_config_file": "configs/ds.json", "zero3_init_flag": True}
+    (tmp_path / "acc.yaml").write_text(json.dumps(ACCELERATE | {"deepspeed_config": named, "num_processes": 8}))
+    script = f"accelerate launch --config_file acc.yaml train.py{TRAINS}\n"
+    assert [one.key for one in read(tmp_path, script, "run.sh").unread] == ["deepspeed_config.deepspeed_config_file"]
+    offload = {"stage": 3, "offload_optimizer": {"device": "cpu"}}
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": offload, "gradient_accumulation_steps": "auto"}))
+    found = read(tmp_path, script, "run.sh")
+    said = {"zero": 3, "offload": 1, "gpus": 8, "b": 2}
+    assert ({key: found.workload.get(key) for key in said}, found.unread) == (said, ())
+
+
 LLAMA = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 8}
 LLAMA |= {"num_attention_heads": 8, "vocab_size": 32000}
 
