@@ -333,8 +333,8 @@ class Tree:
                 own = {"zero_optimization": {}, **parse_mapping(text, named), "_file": named}
                 if key != "config_file" or "distributed_type" in own:
                     # accelerate's may name DeepSpeed's, and say nothing of it itself
-                    inner = {"deepspeed": at(own, "deepspeed_config.deepspeed_config_file")}
-                    more = self.with_deepspeed(inner).get("_deepspeed")
+                    name = at(own, "deepspeed_config.deepspeed_config_file")
+                    more = self.with_deepspeed({"deepspeed": name}).get("_deepspeed")
                     own |= stated(num_processes=found.get("_devices")) | ({"deepspeed_config": None} if more else {})
                     made = {key: True, "_deepspeed": own, "_deepspeed_": more}
                     return {name: one for name, one in found.items() if one != named} | made

@@ -40,11 +40,10 @@ def build(fields: Fields) -> Noted:
         fields.refuse(not re.search(usual, str(fields.raw(key) or "")), f"has no formula here: {what}", key)
     stacks = {"encoder_num_layers", "decoder_num_layers"} & fields.config.keys()
     program = str(fields.config.get("_program"))
-    t5 = stacks or "t5" in program
     # BERT's launch says so by its program, its tokenizer or its one vocabulary file.
     kind, file = fields.text("tokenizer_type"), str(_said(fields, "vocab_file"))
     bert = "bert" in program or kind.startswith("BertWordPiece") or (not kind and file.endswith("vocab.txt"))
-    made = _t5 if t5 else _bert if bert else _gpt
+    made = _t5 if stacks or "t5" in program else _bert if bert else _gpt
     model, more = made(fields)
     return model, (*notes, *more)
 
@@ -52,8 +51,9 @@ def build(fields: Fields) -> Noted:
 def _language_model(fields: Fields) -> Names:
     """A vision-language script's ``language_model_type`` decides some arguments in the code (multimodal/config.py)."""
     kind = fields.raw("language_model_type")
-    sees = any(key in fields.config for key in ("language_model_type", "vision_model_type", "img_h"))
-    notes = ("language model only: the vision tower and its projection are not counted",) if sees else ()
+    notes = ("language model only: the vision tower and its projection are not counted",) * any(
+        key in fields.config for key in ("language_model_type", "vision_model_type", "img_h")
+    )
     settings = table("language_models")["language_models"].get(str(kind), {})
     fields.refuse(
         kind is not None and not settings and "ffn_hidden_size" not in fields.config,
@@ -379,10 +379,16 @@ def _layer_flags(fields: Fields, key: str, layers: int, every: Any) -> list[bool
 def _bert(fields: Fields) -> Noted:
     """BERT with its masked-token head and, unless it is switched off, the next-sentence head."""
     hidden, positions = fields.integer("hidden_size"), fields.integer("max_position_embeddings", "seq_length")
-    common, layers = _common(fields), fields.layers("num_layers")
-    block = Block(attention(fields, causal=False), mlp(fields), count=layers, **common)
-    types = (("token_type_embeddings", 2 * hidden),)
-    stack = Stack("encoder", hidden, (block,), positions=positions, final_norm=common["norm_weights"], extra=types)
+    common = _common(fields)
+    block = Block(attention(fields, causal=False), mlp(fields), count=fields.layers("num_layers"), **common)
+    stack = Stack(
+        "encoder",
+        hidden,
+        (block,),
+        positions=positions,
+        final_norm=common["norm_weights"],
+        extra=(("token_type_embeddings", 2 * hidden),),
+    )
     pooled = fields.flag("bert_binary_head", default=not fields.flag("bert_no_binary_head"))
     return _model(
         fields,
