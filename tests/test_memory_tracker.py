@@ -240,6 +240,7 @@ FURTHER: dict[str, dict[str, Any]] = {
     "exaone4": SMALL,
     "granite": SMALL,
     "helium": {**SMALL, "head_dim": 32},
+    "nemotron": {**SMALL, "head_dim": 32},
     "olmoe": {**SMALL, "intermediate_size": 128, "num_experts": 8, "num_experts_per_tok": 2},
     "seed_oss": {**SMALL, "head_dim": 32, "attention_dropout": 0.0, "residual_dropout": 0.0},
     "smollm3": {**SMALL, "pad_token_id": 0},
@@ -259,6 +260,11 @@ KINDS = ("qwen2", "gemma3_text", "cohere", "falcon", "bloom", "opt", "gpt_oss", 
 def test_further_families_are_within_1_percent_too(family: str) -> None:
     attention = "eager" if family in oracle.EAGER_ONLY else "flash"
     judge(oracle.config_of(family, **FURTHER[family]), Workload(b=2, s=256, attention=attention))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("family", ["arcee", "nemotron"])
+def test_the_backward_of_a_squared_relu_takes_twice_its_size_in_addition(family: str) -> None:
+    judge(oracle.config_of(family, **FURTHER[family]), Workload(b=2, s=256, attention="flash", checkpointing="full"))
 
 
 @pytest.mark.parametrize("family", every_run(sorted(CHECKED), "falcon", "deepseek_v3", "cohere2"))
