@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from shapes.step import Pricer, over_stages
 from shapes.step.stack import load_stack
 from shapes.workload import Workload
 from sizer.answers.plan import MOST_TOKENS, Plan, plan
+from sizer.cli import main
 from sizer.readers import read_config
 from sizer.subject import read_subject
 
@@ -459,3 +461,13 @@ def test_interleaving_takes_no_less_than_the_plain_schedule(p: int, vpp: int, gl
     plain = Workload(s=2048, p=p, d=8, zero=1, checkpointing="full", global_batch=global_batch)
     one, other = (memory(llama(), own).total_bytes for own in (plain, replace(plain, vpp=vpp)))
     assert one <= other
+
+
+def test_a_plan_takes_the_rarer_fields_of_a_workload_on_the_command_line_too() -> None:
+    asked = ("plan", str(CONFIGS / "mixtral-8x7b.json"), "--gpus", "4", "--global-batch", "4", "--format", "json")
+    small = ("--set", "num_hidden_layers=1", "--set", "num_local_experts=2")
+    found = CliRunner().invoke(main, [*asked, *small, "--workload", "ep-overlap", "--workload", "gathers=fp8"])
+    workloads = [one["workload"] for one in json.loads(found.stdout)["candidates"]]
+    assert {(one["ep_overlap"], one["gathers"]) for one in workloads} == {(True, "fp8")}
+    refused = CliRunner().invoke(main, [*asked, "--workload", "cp=4"])
+    assert (refused.exit_code, refused.stderr) == (2, "sizer: --cp = 4: expected none: a plan finds it\n")

@@ -48,7 +48,7 @@ def deploy(asked: Asked) -> None:
     sys.exit(not found.ok)
 
 
-@subcommand("plan", "CONFIG device stack plan config output")
+@subcommand("plan", "CONFIG device stack plan further config output")
 def plan(asked: Asked) -> None:
     """List the fastest ways to spread a training step over N devices, or with --phase decode to serve the model.
 

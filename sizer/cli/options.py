@@ -77,8 +77,8 @@ _CONTROL = re.compile(
 def spellings() -> Values:
     """Other programs' words -> their names here (spellings.toml), read only when a word is not known."""
     said = dict(table_of(__file__, "spellings.toml"))
-    further = {name: f"is --workload {name}=VALUE of check, diff, memory, mfu and ops" for name in _FURTHER}
-    denied = {f"no-{name}": f"is --workload {name}=false of check, diff, memory, mfu and ops" for name in _FURTHER}
+    further = {name: f"is --workload {name}=VALUE of check, diff, memory, mfu, ops, plan" for name in _FURTHER}
+    denied = {f"no-{name}": f"is --workload {name}=false of check, diff, memory, mfu, ops, plan" for name in _FURTHER}
     return said | {"meant": said["meant"] | further | denied}
 
 
