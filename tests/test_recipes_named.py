@@ -2331,6 +2331,17 @@ def test_a_servers_split_that_is_not_read_is_said(line: str, key: str, tmp_path:
     assert (found.workload["phase"], [one.key for one in found.unread]) == ("decode", [key])
 
 
+def test_stages_in_a_list_are_said(tmp_path: Path) -> None:
+    text = f"models: {{base_model: {QWEN}}}\nstages: [{{method: grpo, lr: 1, batch_size: 2}}]\n"
+    (unread,) = read(tmp_path, text).unread
+    assert (unread.key, unread.changes) == (
+        "stages",
+        "which of its runs is meant (several are listed, each over these settings)",
+    )
+
+
 def test_omegaconfs_decoded_defaults_are_values(tmp_path: Path) -> None:
-    text = f"model_name_or_path: {QWEN}\nlearning_rate: 1\ngradient_checkpointing: ${{oc.decode:${{oc.env:CKPT,True}}}}\n"
+    text = (
+        f"model_name_or_path: {QWEN}\nlearning_rate: 1\ngradient_checkpointing: ${{oc.decode:${{oc.env:CKPT,True}}}}\n"
+    )
     assert read(tmp_path, text).workload["checkpointing"] == "full"

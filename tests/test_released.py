@@ -217,6 +217,7 @@ def test_a_recipe_that_names_a_model_is_that_model_with_its_own_workload(
     ("name", "of"),
     [
         ("unsloth/Qwen3-8B", "Qwen/Qwen3-8B"),
+        ("nvidia/Cosmos-Reason1-7B", "Qwen/Qwen2.5-VL-7B-Instruct"),
         ("meta-llama/Meta-Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B"),
         ("deepseek-ai/DeepSeek-V3-0324", "deepseek-ai/DeepSeek-V3"),
         ("google/gemma-3-27b-pt", "google/gemma-3-27b-it"),
