@@ -519,6 +519,14 @@ def test_a_program_that_generates_and_does_not_train_decodes(tmp_path: Path) -> 
     assert forward.workload == {"phase": "prefill", "b": 8}
 
 
+def test_a_probe_that_is_fitted_on_a_models_states_trains_no_model(tmp_path: Path) -> None:
+    text = 'model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-0.6B")\nwith torch.no_grad():\n    h = model(x)\n'
+    probe = f"from sklearn.linear_model import LogisticRegression\n{text}clf = LogisticRegression()\nclf.fit(h, y)\n"
+    assert read(tmp_path, probe).workload["phase"] == "prefill"
+    assert "phase" not in read(tmp_path, f"{probe}trainer.fit(model)\n").workload
+    assert "phase" not in read(tmp_path, f"{text}model.fit(x)\n").workload
+
+
 def test_a_release_that_a_class_loads_by_its_name_alone_is_one(tmp_path: Path) -> None:
     text = "BIG = not False\nclass Sizes:\n    name = 'gpt2-xl' if BIG else 'gpt2'\n"
     text += "model = GPT2LMHeadModel.from_pretrained(Sizes.name)\nTrainer(model=model)\n"
