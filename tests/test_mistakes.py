@@ -310,6 +310,8 @@ SAID: list[tuple[str, str]] = [
     ("calibrate --device h100 --device b200", "--device: expected one device"),
     ("store list --device h100 --device b200", "--device: expected one device"),
     ("store import nope.jsonl", "nope.jsonl: cannot be read"),
+    ("store import --profile trace.json", "--profile is the trace itself: sizer store import TRACE"),
+    (f"memory {L} --snapshot s.pickle", "--snapshot is --explain SNAPSHOT here"),
     ("explain SZ1", "nearest: SZ139"),
 ]
 #: Spellings of other programs, and the same in ours.
