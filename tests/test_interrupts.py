@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from measure_fakes import FakeExecutor
 
 import sizer
 from reports.suites.everything import exhaustive
+from shapes.columns import IntegerTable, Split
 from shapes.errors import refuse
 from shapes.measure.jobs import Job
 from shapes.measure.runner import Progress, measure
@@ -28,6 +30,7 @@ from shapes.measure.suite import sweep_jobs
 from shapes.program import REQUESTS
 from sizer.answers.plan import Candidate
 from sizer.process import working
+from sizer.searching import pricing
 from sizer.searching.strategies import Outcome, Race, racing
 
 ROOT = Path(__file__).parents[1]
@@ -173,6 +176,27 @@ def requests() -> Iterator[list[int]]:
     REQUESTS.clear()
     yield REQUESTS
     REQUESTS.clear()
+
+
+def test_after_a_request_pricing_goes_on_until_something_is_known(
+    requests: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Heads of three sizes, whose steps are priced apart. A layout that does not split the first has no price for them.
+    asked: list[int] = []
+
+    def estimated(_space: Any, _pricer: Any, part: IntegerTable) -> Any:
+        heads = part["heads"]
+        if not isinstance(heads, int):
+            raise Split(heads)
+        asked.append(heads)
+        return pricing._UNPRICED if len(asked) == 1 else (1.0, 2.0, 3.0, 4.0)
+
+    monkeypatch.setattr(pricing, "_estimated", estimated)
+    changes = [{"layers": layers, "heads": heads} for heads in (3, 4, 8) for layers in range(1, pricing.SHOWN)]
+    requests.append(signal.SIGINT)
+    found = pricing.estimates(cast(Any, None), changes, cast(Any, None))
+    assert len(asked) == 2
+    assert np.isfinite(found.seconds).sum() == len(changes) / 3
 
 
 def jobs(count: int) -> list[Job]:

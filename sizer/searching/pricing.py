@@ -250,7 +250,7 @@ def _cut(
     space: Space, found: Estimates, pricer: Pricer, budget: float | None, ways: Sequence[Workload]
 ) -> tuple[Space, Estimates]:
     """The candidates within the budget that were priced before an interrupt."""
-    conditions = {"the interrupt": ~np.isnan(found.seconds) | (not REQUESTS)}
+    conditions = {"the interrupt": np.isfinite(found.seconds) | (not REQUESTS)}
     if budget is not None:
         longest = budget * estimates(space, [space.baseline], pricer, ways=ways).seconds[0]
         conditions[BUDGET.format(budget)] = found.seconds <= longest
@@ -281,25 +281,31 @@ def estimates(
     ``ways``: layouts; the fastest counts, whether it fits or not (none: the space's own workload).
     """
     if ways:
-        each: list[Estimates] = []
+        each = list[Estimates]()
         for way in ways:
             if REQUESTS and each:
                 break
             each.append(estimates(run_as(space, way), changes, pricer))
             progress(len(each), len(ways), "")
         tried: Array = np.array(each)  # layouts x figures x candidates
-        fastest = np.nan_to_num(tried[:, 0], nan=np.inf).argmin(axis=0)
+        fastest = np.nan_to_num(tried[:, 0], nan=np.inf).argmin(0)
         return Estimates(*tried[fastest, :, np.arange(len(changes))].T)
-    table, done = IntegerTable(Candidates.of(changes).columns), 0
+    table, done, known = IntegerTable(Candidates.of(changes).columns), 0, False
 
     def priced(part: IntegerTable) -> Sequence[Any]:
-        nonlocal done
-        row = (np.nan,) * 4 if REQUESTS and done and table.size > SHOWN else _estimated(space, pricer, part)
+        nonlocal done, known
+        # Not before something is known: the first parts may be of shapes that the layout does not split.
+        row = _UNPRICED if REQUESTS and known and table.size > SHOWN else _estimated(space, pricer, part)
+        known = known or row is not _UNPRICED
         done += part.size
         progress(done, table.size, "")
         return row
 
     return Estimates(*rows_by(table, priced, 4))
+
+
+#: The row of candidates without a price.
+_UNPRICED = (np.nan,) * 4
 
 
 def _estimated(space: Space, pricer: Pricer, part: IntegerTable) -> Sequence[Any]:
@@ -308,7 +314,7 @@ def _estimated(space: Space, pricer: Pricer, part: IntegerTable) -> Sequence[Any
         model, workload, listed, scale, flops, parameters = run_of(space, pricer.device, part)
         seconds = _step_seconds(listed, model, workload, pricer, part)
     except InputError:
-        return (np.nan,) * 4
+        return _UNPRICED
     return seconds * part.rows_of(scale), flops, model.layers, parameters
 
 
