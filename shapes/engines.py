@@ -28,7 +28,8 @@ Verdict = Literal["loads", "pads", "copies", "falls back", "unknown", "refused"]
 #: ``divides``: a dimension over the ranks; ``shares``: it over them or they over it; ``enough``: no fewer than ranks;
 #: ``one``: over the ranks, or a single one that each copies;
 #: ``multiple``: each shard's features of every matrix; ``whole``: the model's; ``shards``: each rank's part of a
-#: dimension; ``absent``: the model has no such dimension, or stack of layers ("decoder": one that reads an encoder);
+#: dimension; ``absent``: the model has no such dimension, or stack of layers ("decoder": one that reads an encoder), or
+#: is of no such type;
 #: ``generation``: the device's; ``unpacked``: releases in these formats are read into 16 bits.
 Check = Literal["divides", "shares", "enough", "one", "multiple", "whole", "shards", "absent", "generation", "unpacked"]
 

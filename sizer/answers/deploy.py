@@ -184,8 +184,14 @@ def _released_in(model: ModelShape) -> tuple[str, tuple[FactOutcome, ...]]:
     found = most.title.split()[0].lower() if most.recipe is None else spelled(most.recipe, "recipe", FORMATS)
     if found in FORMATS and (most.bits == 4) == (found in ("int4", "mxfp4", "nvfp4")):
         return found, ()
-    said = f"released in {most.title}, about which no fact is known: these facts are for bf16"
-    return "bf16", (FactOutcome("format", "unknown", said, "config.json"),)
+    return "bf16", (
+        FactOutcome(
+            "format",
+            "unknown",
+            f"released in {most.title}, about which no fact is known: these facts are for bf16",
+            "config.json",
+        ),
+    )
 
 
 def _deployed(
@@ -208,7 +214,7 @@ def _deployed(
     elif engine.use == "serving" and served and not served.fits:
         said.append(FactOutcome("memory", "refused", "a request does not fit", "sizer memory --phase decode"))
     of_format = False
-    for fact in engine.facts if runs else ():
+    for fact in engine.facts * runs:
         if form in fact.formats and isinstance(model.attention, _KINDS[fact.needs]):
             outcomes = list(_outcomes(fact, model, ranks, device))
             of_format |= bool(outcomes) and fact.formats != FORMATS
@@ -226,13 +232,17 @@ def _outcomes(fact: Fact, model: ModelShape, ranks: Pair, device: Device) -> Ite
     tp, ep = ranks
     expert_tp = max(1, tp // ep)
     if fact.check == "generation":
-        holds = device.architecture in fact.generations
-        yield _said(fact, holds, f"{device.name} is {device.architecture}", f"only for {', '.join(fact.generations)}")
+        yield _said(
+            fact,
+            device.architecture in fact.generations,
+            f"{device.name} is {device.architecture}",
+            f"only for {', '.join(fact.generations)}",
+        )
     elif fact.check == "multiple":
         yield from _multiples(fact, model, tp, expert_tp)
     else:
         own = {} if fact.every else {"expert_d_ff": expert_tp, "experts": ep}
-        held = dimensions(model) | {one.name: one.layers for one in model.stacks[1:]}
+        held = dimensions(model) | {one.name: one.layers for one in model.stacks[1:]} | {model.model_type: model.layers}
         if mixer := model.mixer:
             held["recurrent_inputs"] = mixer.width(*mixer.form.parts)
         for name in fact.of:
@@ -262,13 +272,13 @@ def _multiples(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterat
             asked.setdefault(side.dimension, []).append(side)
     for own in asked.values():
         side = min(own, key=lambda side: side.features % fact.multiple == 0)
-        features, padded = side.features, next_multiple(side.features, fact.multiple)
+        padded = next_multiple(side.features, fact.multiple)
         yield _said(
             fact,
-            features == padded,
+            side.features == padded,
             f"{side.matrix}: {side.share}",
             f"not a multiple of {fact.multiple}",
-            features,
+            side.features,
             padded,
         )
 

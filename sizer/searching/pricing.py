@@ -228,8 +228,7 @@ def shortlist(
     single = len(space.baseline) == 1
     if len(space.candidates) <= (DRAWN if single else SHOWN) and not ways:
         return space, space.candidates
-    found = estimates(space, space.candidates, pricer, progress, ways)
-    space, found = _cut(space, found, pricer, budget, ways)
+    space, found = _cut(space, estimates(space, space.candidates, pricer, progress, ways), pricer, budget, ways)
     candidates, weight = space.candidates, OBJECTIVES[objective](found)
     values = found.seconds * weight
     worth = alike(space.loss(candidates)[0]) if space.loss else 1 / found.parameters
