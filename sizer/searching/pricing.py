@@ -295,7 +295,7 @@ def estimates(
         nonlocal done, known
         # Not before something is known: the first parts may be of shapes that the layout does not split.
         row = _UNPRICED if REQUESTS and known and table.size > SHOWN else _estimated(space, pricer, part)
-        known = known or row is not _UNPRICED
+        known |= row is not _UNPRICED
         done += part.size
         progress(done, table.size, "")
         return row
