@@ -467,6 +467,11 @@ ARGS = f'"--model", {QWEN}, --tensor-parallel-size, 4, --port, "8000"'
             4,
         ),
         (f"services: {{w: {{command: [python3, -m, dynamo.vllm], args: [--model, {QWEN}]}}}}", 1),
+        (
+            "kind: RayService\napiVersion: ray.io/v1\nspec:\n  serveConfigV2: |\n    applications:\n"
+            f"    - {{import_path: s:d, runtime_env: {{env_vars: {{MODEL_ID: {QWEN}}}}}}}",
+            1,
+        ),
         (f"tgi: {{enabled: false}}\nvllm: {{LLM_MODEL_ID: {QWEN}, extraCmdArgs: [--tensor-parallel-size, '4']}}", 4),
         (f"kind: VLLMRuntime\napiVersion: a/v1\nspec: {{tensorParallelSize: 2, model: {{modelURL: {QWEN}}}}}", 2),
         ("services: {nim: {image: 'nvcr.io/nim/qwen/qwen3-0.6b:1.2'}}", 1),
