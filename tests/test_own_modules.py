@@ -98,6 +98,29 @@ def test_attention_of_the_model_s_own_forward_is_its_queries_layer_s() -> None:
     assert whole(Outside(), IDS).whole().layers == 2
 
 
+class Added(nn.Linear):
+    """A matrix whose bias its own forward adds."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, bias=False)
+        self.added = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, input: Any) -> Any:
+        return super().forward(input) + self.added
+
+
+def test_biases_that_a_class_adds_itself_are_no_norms() -> None:
+    attend = Facts(kv=2, bias=False, turned=8, normed=False, causal=True, window=64, fused=True)
+    attend.q, attend.o = Added(SIZE, SIZE), Added(SIZE, SIZE)
+    attend.k, attend.v = (Added(SIZE, SIZE // 2) for _ in range(2))
+    model = Text(attend)
+    model.layers[0].mlp = nn.Sequential(Added(SIZE, 96), nn.GELU(), Added(96, SIZE))
+    (block,) = whole(model, IDS).whole().main.blocks
+    assert isinstance(block.attention, AttentionShape)
+    assert (block.attention.qk_norm, block.norms, block.norm_weights) == ("none", 2, 2)
+    assert sum(size for _, size in block.extra) == 2 * SIZE + 2 * SIZE // 2 + 96 + SIZE
+
+
 class Image(nn.Module):
     """A ViT: patches, a class token, positions."""
 

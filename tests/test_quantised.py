@@ -24,6 +24,7 @@ GPT_OSS_120B: dict[str, Any] = {**GPT_OSS, "num_hidden_layers": 36, "num_local_e
 MXFP4 = {"quant_method": "mxfp4"}
 MXFP4["modules_to_not_convert"] = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"]  # type: ignore[assignment]
 DEEPSEEK: dict[str, Any] = {"model_type": "deepseek_v3", "num_nextn_predict_layers": 0}
+BLOCKS_OF_64 = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [64, 64]}
 FP8_BLOCK = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
 KIMI: dict[str, Any] = {"model_type": "kimi_k2", "hidden_size": 7168, "num_attention_heads": 64, "vocab_size": 163840}
 KIMI |= {"n_routed_experts": 384, "first_k_dense_replace": 1, "intermediate_size": 18432, "num_hidden_layers": 61}
@@ -203,6 +204,12 @@ def test_memory_deploy_and_a_frozen_base_take_the_releases_weights() -> None:
         (
             {"quant_method": "compressed-tensors", "config_groups": {"a": {}}, "sparsity_config": {"format": "s-24"}},
             "sparsity_config = {'format': 's-24'}: expected dense weights",
+        ),
+        ({"quant_method": "fp8", "weight_block_size": [100, 7]}, "weight_block_size = [100, 7]: expected [128, 128]"),
+        ({"quant_method": "fp8", "weight_block_size": 128}, "weight_block_size = 128: expected [128, 128]"),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": BLOCKS_OF_64}}},
+            "block_structure = [64, 64]: expected [128, 128]",
         ),
         ({"quant_method": "hqq"}, "mxfp4; --set quantization_config=null sizes the model in 16 bits"),
         ({"group_size": 64, "bits": 4}, "quant_method: expected one of auto-round"),

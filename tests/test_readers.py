@@ -13,7 +13,7 @@ from shapes.errors import InputError
 from shapes.model import MoeShape
 from sizer.readers import read_config
 from sizer.readers.huggingface import BUILDERS, DEFAULTS_OF, NESTED
-from sizer.readers.reading import at
+from sizer.readers.reading import FORMATS, at
 from tests.test_families import FAMILIES
 from tests.tools.make_hf_defaults import all_written, classes
 
@@ -66,6 +66,7 @@ VISION = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6, "
 BART = {"d_model": 96, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 6, "vocab_size": 320}
 BART |= {"decoder_attention_heads": 6, "encoder_ffn_dim": 160, "decoder_ffn_dim": 224, "pad_token_id": 0}
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
+    ("mellum", MOE | {"layer_types": ["full_attention"] * 3, "mlp_layer_types": ["dense", "sparse", "sparse"]}),
     *((family, SMALL | tied) for family in ("llama", "mistral", "qwen2", "stablelm") for tied in (TIED, UNTIED)),
     ("llama", SMALL | BIAS | {"mlp_bias": True, "head_dim": 32}),
     ("qwen3", SMALL | BIAS | {"head_dim": 24}),
@@ -471,12 +472,44 @@ SLIDES, WHOLE = "sliding_attention", "full_attention"
         # Of a type whose windows are off unless the file says otherwise.
         ("qwen3", [WHOLE, "linear_attention", WHOLE], "layers of full_attention, sliding_attention"),
         ("qwen2", [WHOLE] * 2, "a list of 3 strings"),
+        # Of other families.
+        ("olmo_hybrid", [SLIDES, "linear_attention", WHOLE], "layers of full_attention, linear_attention"),
+        ("gemma2", [SLIDES, "chunked_attention", WHOLE], "layers of full_attention, sliding_attention"),
     ],
 )
 def test_layers_that_differ_in_an_unknown_way_are_refused(family: str, words: list[str], reason: str) -> None:
     with pytest.raises(InputError, match=f"layer_types = .*expected .*{reason}"):
         read_config(LLAMA_3 | {"model_type": family, "head_dim": 16, "sliding_window": 64, "layer_types": words})
     assert read_config(LLAMA_3 | {"layer_types": [WHOLE] * 3}).model == read_config(LLAMA_3).model
+
+
+FIRST = {**{family.partition(" ")[0]: settings for family, settings in FAMILIES.items()}, **dict(reversed(SETTINGS))}
+
+
+@pytest.mark.parametrize("family", FIRST)
+def test_a_list_of_layers_has_a_known_word_for_each(family: str) -> None:
+    """Whether the family reads the list, or its class alone does."""
+    config = {"model_type": family, **FIRST[family]}
+    layers = config.get("num_hidden_layers", config.get("decoder_layers", 0)) or read_config(config).model.layers
+    lists = {key: config[key] for key in FORMATS["huggingface"]["by_layer"] if isinstance(config.get(key), list)}
+    lists.setdefault("layer_types", [WHOLE] * layers)
+    for key, said in lists.items():
+        for wrong in (
+            said[: layers - 1],
+            said * 2,
+            [*said[:-1], "no such layer"],
+            [[one] for one in said],
+            {"all": WHOLE},
+        ):
+            with pytest.raises(InputError, match=key):
+                read_config(config | {key: wrong})
+
+
+@pytest.mark.parametrize("word", ["conv", "hybrid", "linear_attention", "sliding_attention"])
+def test_a_word_of_another_familys_layers_is_refused(word: str) -> None:
+    config = {"model_type": "minimax_m3_vl_text", **FIRST["minimax_m3_vl_text"], "layer_types": [*M3[:2], word]}
+    with pytest.raises(InputError, match=r"layer_types = .*expected layers of full_attention, minimax_m3_sparse"):
+        read_config(config)
 
 
 def test_a_class_of_another_type_than_the_files_is_said() -> None:

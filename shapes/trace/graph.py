@@ -383,7 +383,9 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             mask, made_of, activation = 0, frozenset(), False
         for one in outs:
             self._set(one, mask, made_of, activation)
-        self._value(outs[0]).inverse_root |= _is_inverse_root(short, args)
+        self._value(outs[0]).inverse_root |= short == "rsqrt" or (
+            short == "pow" and isinstance(args[1], float) and args[1] == -0.5
+        )
         self._follow_scores(short, tensors, values, outs)
 
     def _follow_scores(self, operator: str, tensors: list[Tensor], values: list[_Value], outs: list[Tensor]) -> None:
@@ -467,11 +469,6 @@ def _index(values: Tensor | None) -> Index | None:
     if len(found) > 1:
         return "positions"
     return "tokens" if found == {TOKEN} else "types"
-
-
-def _is_inverse_root(operator: str, args: Items) -> bool:
-    """Whether an operator takes one over the root of its argument: rsqrt, or a power of -0.5."""
-    return operator == "rsqrt" or (operator == "pow" and isinstance(args[1], float) and args[1] == -0.5)
 
 
 _MADE_NEW, _OVERWRITES, _NORMS, _POINTWISE, _MIXES = (

@@ -287,8 +287,9 @@ class _Layer:
         )
 
     def _on(self, node: Node) -> list[str]:
-        """The free vectors that exactly this product's output is combined with."""
-        return [one.parameter for one in self.free if one.reads == node.bit]
+        """The free vectors of norms on exactly this product's output; those that are added alone are biases."""
+        found = [one for one in self.free if one.reads == node.bit]
+        return [one.parameter for one in found] * any(one.operator.strip("_") != "add" for one in found)
 
     def _norms_on(self, node: Node, wide: int) -> int:
         """How many norms of this width run on exactly this product's output, with weights or without."""
@@ -418,6 +419,9 @@ class _Layer:
     def _norms(self, hidden: int) -> Pair:
         """Norms of hidden size in a layer, and the weights of each."""
         owners = Counter(path.rpartition(".")[0] for path in self._take(-1, {hidden}))
+        # Biases that a class adds itself, to a product's output, belong to no norm.
+        norms = {one.parameter.rpartition(".")[0] for one in self.scaled if one.operator.strip("_") != "add"}
+        self.extra += _some(added=sum(map(owners.pop, owners.keys() - norms)) * hidden)
         if not owners:
             return sum(
                 wide == hidden and self.whole.place(where) == self.path for where, wide, _ in self.graph.normed

@@ -145,12 +145,13 @@ def head_share(fields: Fields, names: Sequence[str], more: str = "") -> int:
     return fields.quotient(hidden, fields.integer(*names), f"{fields.key_of(*HIDDEN)} = {hidden}{more}", *names)
 
 
-def listed(fields: Fields, name: str) -> list[str]:
-    """A word a layer; some files go on with those of the multi-token prediction layers."""
-    layers, more = layer_count(fields), fields.count("num_nextn_predict_layers")
-    given, words = fields.strings(name), _TABLE["layer_words"][name]
-    fields.refuse({*given}.difference(words), f"expected layers of {', '.join(words)}", name)
-    return given[:layers] if len(given) == layers + more else fields.strings(name, length=layers)
+def listed(fields: Fields, name: str, *names: str) -> list[str]:
+    """A word a layer, of those that its class knows, as transformers 5 calls them; absent: empty."""
+    words = _TABLE["layer_words"][name]
+    own = words.get(fields.text("model_type"), words[""])
+    given = [_TABLE["layer_words_before"].get(one, one) for one in fields.strings(name, *names)]
+    fields.refuse({*given}.difference(own), f"expected layers of {', '.join(own)}", name, *names)
+    return given[: layer_count(fields)]  # some files go on with those of multi-token prediction
 
 
 def sliding_where(fields: Fields, near: Chosen, given: int | None = None) -> Window:
@@ -159,7 +160,7 @@ def sliding_where(fields: Fields, near: Chosen, given: int | None = None) -> Win
     kinds = listed(fields, "layer_types")
 
     def of(layer: int) -> int | None:
-        slides = kinds[layer] in ("sliding_attention", "chunked_attention") if kinds else near(layer)
+        slides = kinds[layer] != "full_attention" if kinds else near(layer)
         return window if slides else None
 
     return of

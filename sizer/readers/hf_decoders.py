@@ -49,30 +49,24 @@ def gpt_neo_windows(fields: Fields) -> Window:
         kinds = [kind for names, times in types for _ in range(times) for kind in names]
     except (TypeError, ValueError):
         kinds = []
-    fields.refuse(
-        len(kinds) != layer_count(fields), f"expected the kinds of {layer_count(fields)} layers", "attention_types"
-    )
+    fields.refuse(len(kinds) != layer_count(fields), "expected the kind of each layer", "attention_types")
     return lambda layer: window if kinds[layer] == "local" else None
 
 
 def by_layer(fields: Fields, optional: bool = False, **keys: str) -> Callable[[int], Sizes]:
     """Traits of each layer's attention by lists under ``keys``; ``optional``: which may be absent."""
-    lists = {trait: fields.integers(key, length=layer_count(fields)) for trait, key in keys.items()}
+    lists = {trait: fields.integers(key) for trait, key in keys.items()}
     for trait, found in lists.items():
         fields.refuse(not (found or optional), "expected a number for each layer", keys[trait])
     return lambda layer: {trait: found[layer] for trait, found in lists.items() if found}
 
 
-#: The width in gemma3n's class, for a file that has none.
-GEMMA3N_WIDTH = 16384
-
-
 def gemma_widths(fields: Fields) -> list[int]:
     """An MLP's width in each layer: of a list, or of a number, which layers with borrowed keys may double."""
     layers, borrowed = layer_count(fields), fields.count("num_kv_shared_layers")
-    if isinstance(fields.raw("intermediate_size", default=GEMMA3N_WIDTH), list):
-        return fields.integers("intermediate_size", length=layers)
-    width, doubles = fields.integer("intermediate_size", default=GEMMA3N_WIDTH), fields.flag("use_double_wide_mlp")
+    if isinstance(fields.raw("intermediate_size"), list):
+        return fields.integers("intermediate_size")
+    width, doubles = fields.integer("intermediate_size", default=16384), fields.flag("use_double_wide_mlp")
     return [width * (2 if doubles and layer >= layers - borrowed else 1) for layer in range(layers)]
 
 
@@ -165,9 +159,7 @@ def openelm_widths(fields: Fields) -> list[int]:
     factors, step = fields.required("ffn_multipliers"), fields.integer("ffn_dim_divisor", default=256)
     numbers = isinstance(factors, list) and all(isinstance(one, int | float) and 0 < one < 1e6 for one in factors)
     fields.refuse(
-        not numbers or len(factors) != layer_count(fields),
-        f"expected a list of {layer_count(fields)} numbers",
-        "ffn_multipliers",
+        not numbers or len(factors) != layer_count(fields), "expected a number for each layer", "ffn_multipliers"
     )
     wanted = [factor * hidden_size(fields) for factor in factors]
     near = [max(step, int(one + step / 2) // step * step) for one in wanted]
@@ -217,15 +209,12 @@ def _runs_indexer(fields: Fields, every: int) -> list[bool]:
     layers = layer_count(fields)
     every = fields.count("index_topk_freq", default=every) or 1
     first = fields.count("index_skip_topk_offset", default=2)
-    pattern = fields.raw("index_topk_pattern")
-    words = fields.strings("indexer_types", length=layers) or (list(pattern) if isinstance(pattern, str | list) else [])
-    if words:
-        fields.refuse(
-            len(words) != layers or not {"full", "shared", "F", "S"}.issuperset(words),
-            f"expected full or shared for each of the {layers} layers",
-            "indexer_types",
+    if words := fields.strings("indexer_types") or fields.raw("index_topk_pattern"):
+        known = (
+            isinstance(words, str | list) and len(words) >= layers and {"full", "F", "shared", "S"}.issuperset(words)
         )
-        return [word in ("full", "F") for word in words]
+        fields.refuse(not known, f"expected full or shared for {layers} layers", "indexer_types", "index_topk_pattern")
+        return [word in ("full", "F") for word in words][:layers]
     return [max(layer - first + 1, 0) % every == 0 for layer in range(layers)]
 
 
@@ -235,21 +224,21 @@ def chosen_or_sliding(fields: Fields, indexer: Indexer, **near: int) -> Core:
     A file gives those sizes by layer (``per_layer_config``) or as keys of their own (``near``).
     """
     traits: Values = {"gate": "heads", "key_norm": True}
-    layers, listed = layer_count(fields), fields.nested("per_layer_config")
-    named = {one.lstrip("0") or "0": one for one in listed.config}
+    layers, each = layer_count(fields), fields.nested("per_layer_config")
+    named = {one.lstrip("0") or "0": one for one in each.config}
     chosen = chosen_latent(fields, indexer, **traits)
     window = fields.count("sliding_window", "sliding_window_size", default=512)
     slides = fields.flag("use_sliding_window", default=True)
     usual = ["sliding_attention" if slides and i > 1 and i % 4 != 1 else "full_attention" for i in range(layers)]
-    words = fields.strings("layer_types", length=layers) or usual
+    words = listed(fields, "layer_types") or usual
     # Files that list no layers' sizes call those with an indexer full_attention, too.
-    dense = "" if fields.flag("use_dsa", default=not listed.config) else "full_attention"
+    dense = "" if fields.flag("use_dsa", default=not each.config) else "full_attention"
     near["qk_rope_head_dim"] = near["qk_rope_head_dim"] or near["head_dim"] - near["qk_nope_head_dim"]
 
     def of(layer: int) -> Attention:
         if words[layer] != "sliding_attention":
             return replace(chosen(layer), indexer=None) if words[layer] == dense else chosen(layer)
-        given = listed.nested(named.get(str(layer), "")).config if listed.config else near
+        given = each.nested(named.get(str(layer), "")).config if each.config else near
         own = Fields({**fields.defaults, **fields.config, **given}, prefix=f"layer {layer}: ")
         return latent(own, window=window, **traits)(layer)
 
@@ -258,36 +247,25 @@ def chosen_or_sliding(fields: Fields, indexer: Indexer, **near: int) -> Core:
 
 def blocks_of_keys(fields: Fields, indexer: Indexer) -> Core:
     """MiniMax-M3: an indexer's heads choose blocks of keys, one head for each key/value head, in the layers listed."""
-    layers, inside = layer_count(fields), fields.nested("sparse_attention_config")
+    inside = fields.nested("sparse_attention_config")
     inside.ignore("sparse_local_block", "sparse_init_block", "sparse_score_type", "sparse_disable_index_value")
-    words, numbers = fields.strings("layer_types", length=layers), inside.integers("sparse_attention_freq")
-    sparse = [word == "minimax_m3_sparse" for word in words] or numbers
-    if not inside.flag("use_sparse_attention", default=True):
-        sparse = []
+    numbers = inside.integers("sparse_attention_freq", length=layer_count(fields))
+    sparse = inside.flag("use_sparse_attention", default=True) and (
+        [word == "minimax_m3_sparse" for word in listed(fields, "layer_types")] or numbers
+    )
     fields.ignore("use_qk_norm", "partial_rotary_factor", "index_local_blocks")
     gate, share = fields.flag("attention_output_gate"), fields.integer("rotary_dim") / fields.integer("head_dim")
     core = attention(fields, qk_norm="head", gate="queries" if gate else "none", rotary=share)(0)
     chosen = replace(core, indexer=indexer)
-    return lambda layer: chosen if layer < len(sparse) and sparse[layer] else core
-
-
-#: The words for layers, and how many tokens their entries stand for (0: a window alone).
-_RATES: dict[str, int] = _TABLE["rates"]
+    return lambda layer: chosen if sparse and sparse[layer] else core
 
 
 def _rates(fields: Fields) -> list[int]:
-    """How many tokens each layer's compressed entries stand for."""
-    layers = layer_count(fields)
-    words, ratios = fields.strings("layer_types", length=layers), fields.integers("compress_ratios")[:layers]
-    default = [4 if layer > 1 and layer % 2 else 128 for layer in range(layers)]
-    found = [_RATES.get(word, -1) for word in words] if words else ratios or default
-    fields.refuse(
-        len(found) != layers or not set(_RATES.values()).issuperset(found),
-        f"expected 0, 4 or 128 for each of the {layers} layers",
-        "layer_types",
-        "compress_ratios",
-    )
-    return found
+    """How many tokens each layer's compressed entries stand for (0: a window alone)."""
+    rates, ratios = _TABLE["rates"], fields.integers("compress_ratios")
+    fields.refuse({*ratios}.difference(rates.values()), "expected 0, 4 or 128 for each layer", "compress_ratios")
+    ratios = [rates[word] for word in listed(fields, "layer_types")] or ratios
+    return ratios or [4 if layer > 1 and layer % 2 else 128 for layer in range(layer_count(fields))]
 
 
 def shared_keys(fields: Fields, core: SharedKeyShape, indexer: Indexer) -> Core:
@@ -306,8 +284,6 @@ def shared_keys(fields: Fields, core: SharedKeyShape, indexer: Indexer) -> Core:
     return lambda layer: shapes[rates[layer]]
 
 
-#: Names of layers -> what they are.
-_KINDS: dict[str, str] = _TABLE["layer_kinds"]
 #: Groups of heads that share keys and queries, as files call them.
 _GROUPS = (*NAMES["linear_key_heads"], *NAMES["state_groups"])
 
@@ -328,17 +304,10 @@ def recurrence(fields: Fields, key: str = "", **traits: Any) -> Callable[[int], 
     return lambda _: shape
 
 
-def _kinds(fields: Fields, listed: list[str], *names: str) -> list[str]:
-    for one in listed:
-        fields.refuse(one not in _KINDS, f"expected layers of {', '.join(sorted(_KINDS))}, found {one!r}", *names)
-    return [_KINDS[one] for one in listed]
-
-
-def kinds(fields: Fields, attends: Chosen, word: str = "attention") -> list[str]:
+def kinds(fields: Fields, attends: Chosen, word: str = "full_attention") -> list[str]:
     """The layers' kinds as the file lists them, else this ``word`` for those that ``attends`` says."""
-    layers, names = layer_count(fields), ("layer_types", "layers_block_type")
-    usual = [word if attends(layer) else "mamba" for layer in range(layers)]
-    return _kinds(fields, fields.strings(*names, length=layers) or usual, *names)
+    usual = [word if attends(layer) else "conv" for layer in range(layer_count(fields))]
+    return [_TABLE["layer_kinds"][one] for one in listed(fields, "layer_types", "layers_block_type") or usual]
 
 
 def state_head_dim(fields: Fields, heads: str, dim: str, expand: str, inner: str = "") -> int:
@@ -352,8 +321,10 @@ def state_head_dim(fields: Fields, heads: str, dim: str, expand: str, inner: str
 
 def listed_parts(fields: Fields) -> list[str]:
     """nemotron_h's layers of one part each: Mamba-2 (M), attention (*), an MLP (-) or experts (E)."""
-    listed = fields.strings("layers_block_type", "layer_types") or list(fields.text("hybrid_override_pattern"))
-    return _kinds(fields, listed or _TABLE["parts_usual"], "hybrid_override_pattern")
+    parts, pattern = _TABLE["layer_parts"], "hybrid_override_pattern"
+    given = fields.strings("layers_block_type", "layer_types") or fields.text(pattern, default="ME*-")
+    fields.refuse({*given}.difference(parts), f"expected layers of {', '.join(parts)}", pattern)
+    return [parts[one] for one in given]
 
 
 def parts_with_experts(fields: Fields) -> list[bool]:

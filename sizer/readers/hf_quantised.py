@@ -165,9 +165,8 @@ def _scheme(fields: Fields, experts: str) -> Scheme | None:
     """How the release is quantised, by its method; None: not at all."""
     guessed = next((kind for key, kind in _TABLE["guessed"].items() if key in fields.config), "modelopt")
     method = fields.text("quant_method") or guessed
-    whole = fields.prefix.split(".")[0]
-    known = f"expected one of {', '.join(METHODS)}; --set {whole}=null sizes the model in 16 bits"
-    fields.refuse(method not in METHODS, known, "quant_method")
+    whole = f"--set {fields.prefix.split('.')[0]}=null sizes the model in 16 bits"
+    fields.refuse(method not in METHODS, f"expected one of {', '.join(METHODS)}; {whole}", "quant_method")
     # bitsandbytes quantises linear layers, and packed experts are none. Layers without a format have the usual one.
     also = ["experts"] * (method == "bitsandbytes")
     kept = Names([] if "quantized_layers" in fields.config else _kept(fields) + also, fields)
@@ -193,14 +192,15 @@ def _experts_alone(fields: Fields, name: str) -> Named:
 
 
 def _fp8(fields: Fields) -> Found:
-    sizes, static = fields.integers("weight_block_size", length=2), fields.text("activation_scheme") == "static"
-    fields.refuse(not all(sizes), "expected rows and columns of a block", "weight_block_size")
-    usual = (
-        replace(_format("FP8_PB_WO"), block=(sizes[0], sizes[1]))
-        if sizes
-        else _format("FP8" if static else "FP8_DYNAMIC")
-    )
-    return usual, _by_layer(fields)
+    name = "FP8" if fields.text("activation_scheme") == "static" else "FP8_DYNAMIC"
+    return _format("FP8_PB_WO" if _in_blocks(fields, "weight_block_size") else name), _by_layer(fields)
+
+
+def _in_blocks(fields: Fields, key: str) -> object:
+    """The blocks that share a scale, if any; products of any but 128 x 128 have no price."""
+    sizes = fields.raw(key)
+    fields.refuse(sizes and sizes != [128, 128], "expected [128, 128]: other blocks have no price here", key)
+    return sizes
 
 
 def _by_groups(fields: Fields) -> Found:
@@ -222,10 +222,9 @@ def _bitsandbytes(fields: Fields) -> Found:
 
 
 def _modelopt(fields: Fields) -> Found:
-    algorithm = fields.raw("quant_algo")
     if named := _by_layer(fields):
         return None, named
-    if algorithm in (None, "MIXED_PRECISION"):
+    if fields.raw("quant_algo") in (None, "MIXED_PRECISION"):
         return _compressed(fields)
     return _algorithm(fields), ()
 
@@ -304,11 +303,10 @@ def _of_group(group: Fields) -> WeightFormat:
 
 def _shared(weights: Fields) -> tuple[str, Pair]:
     """compressed-tensors' strategy, and the rows and columns that share a scale."""
-    size, shape = weights.optional("group_size"), weights.raw("block_structure")
+    size = weights.optional("group_size")
     strategy = weights.text("strategy", default="group" if size else "tensor")
     rows, columns = weights.choice(strategy, _TABLE["strategies"], "strategy")
-    if strategy == "block" and isinstance(shape, list) and len(shape) == 2:
-        rows, columns = shape
+    _in_blocks(weights, "block_structure")
     return strategy, (rows, size if size and "group" in strategy else columns)
 
 

@@ -205,6 +205,7 @@ def read(config: Config, where: str, family: str = "") -> Reading:
     if part and tie in outer.config:  # said twice, either ties, but where the class takes its own word alone
         given[tie] = outer.config[tie] or (wrapper not in _TABLE["own_ties"] and given.get(tie))
     fields = replace(fields, config=given, defaults=known)
+    _refuse_uneven(fields)
     try:
         model = replace(declared(family or model_type, fields), model_type=model_type, part=part)
         own = model_type in _TABLE["own_heads"] and outer is top  # of a retriever the head is outermost
@@ -375,16 +376,24 @@ def _released(outer: Fields, model: ModelShape) -> tuple[ModelShape, Values, Nam
     return as_released(said, str(outer.config.get("expert_dtype", "")), model)
 
 
+def _refuse_uneven(fields: Fields) -> None:
+    """InputError for lists that have not an entry for each layer, with those of multi-token prediction or without."""
+    own = replace(fields, asked=set())
+    layers = own.optional(*NAMES["layers"], "decoder_layers") or 0
+    more = layers + own.count("num_nextn_predict_layers")
+    for key, kind in _TABLE["by_layer"].items():
+        value = fields.config.get(key)
+        if layers and value and not (kind == "integers" and isinstance(value, int)):
+            own.refuse(len(getattr(own, kind)(key)) not in (layers, more), f"expected a list of {layers} {kind}", key)
+
+
 def _refuse_unknown_layers(fields: Fields) -> None:
     """InputError for layers of unknown kinds, and for layers that differ where nobody asked how."""
-    kinds = fields.config.get("layer_types")
-    words = {*map(str, kinds)} if isinstance(kinds, list) else set[str]()
-    strange = words.difference(_TABLE["layer_words"]["of_any"])
-    fields.refuse(strange, f"expected transformers' words for layers, found {', '.join(strange)}", "layer_types")
+    words = {*(fields.config.get("layer_types") or ())}
+    differ = len(words) > 1 and f"{fields.prefix}layer_types" not in fields.asked
+    strange = ", ".join(sorted(words.difference(_TABLE["layer_words"]["of_any"]) or sorted(words) * differ))
     fields.refuse(
-        len(words) > 1 and f"{fields.prefix}layer_types" not in fields.asked,
-        "expected layers of one kind: this type's class is not known to read how they differ",
-        "layer_types",
+        strange, f"expected layers of one kind in transformers' words for layers, found {strange}", "layer_types"
     )
 
 
