@@ -18,7 +18,15 @@ from sizer.subject import read_subject
 NAMES = ["expert", "held", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
 NAMES += ["eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth"]
 NAMES += ["nineteenth", "twentieth", "twenty_first", "twenty_second", "twenty_third", "twenty_fourth"]
-NAMES += ["twenty_fifth", "twenty_sixth", "twenty_seventh", "twenty_eighth", "twenty_ninth", "thirtieth"]
+NAMES += [
+    "twenty_fifth",
+    "twenty_sixth",
+    "twenty_seventh",
+    "twenty_eighth",
+    "twenty_ninth",
+    "thirtieth",
+    "thirty_first",
+]
 TABLE, *HELD = (
     tomllib.loads((Path(__file__).parent / "data" / f"{name}_cases.toml").read_text(encoding="utf-8")) for name in NAMES
 )
