@@ -726,6 +726,7 @@ def test_a_script_that_speaks_of_no_chunks_of_stages_has_none() -> None:
         ("IFS=: read -r X N W <<< 'a::64'; N=$((${N:-3} * 2))", 6),
         ("IFS= read -r N <<< '7'; W=$(( 8 * ${N:+8} ))", 7),
         ("read -r N A <<< '2 5'; W=$(((A + 3) * 8))", 2),
+        (f'W=64; for i in {" ".join("abcdefghijklmnopqrstuvwxy")}; do (( x = "$i )); done; N=${{M:-2}}', 2),
     ],
 )
 def test_what_a_script_reads_from_a_text_is_what_ifs_parts(line: str, layers: int) -> None:

@@ -324,9 +324,10 @@ class Variables:
         return [value[int(number)]] if number.isdecimal() and int(number) < len(value) else None
 
     def _default(self, text: str) -> str:
+        word = Scanner(text).whole()  # which may raise
         self._nesting += 1
         refuse(self._nesting > MAX_NESTING, f"expected at most {MAX_NESTING} levels of nesting")
-        found = self.joined(Scanner(text).whole())
+        found = self.joined(word)
         self._nesting -= 1
         return found
 
