@@ -141,11 +141,8 @@ def _table(name: str) -> Values:
 
 def _over(table: Values, own: Config) -> Values:
     """``table`` with a family's, or a stack's, ``own`` traits over it."""
-    found = dict(table)
-    for key, given in own.items():
-        both = isinstance(given, dict) and key in _PARTS
-        found[key] = {**found.get(key, {}), **given} if both else given
-    return found
+    parts = {key: {**table.get(key, {}), **own[key]} for key in _PARTS if isinstance(own.get(key), dict)}
+    return {**table, **own, **parts}
 
 
 def declared(name: str, fields: Fields) -> ModelShape:
