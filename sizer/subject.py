@@ -191,6 +191,8 @@ def read_subject(
     ``example_inputs`` is read by its config.
     """
     workload = workload_fields(workload)
+    if stack is not None:
+        load_stack(stack)  # refused before a class is loaded, which takes seconds
     if callable(getattr(source, "named_parameters", None)):
         if example_inputs is not None or getattr(source, "config", None) is None:
             return _run_by(_of_module(source, example_inputs, dims, workload, nearest=nearest), stack)

@@ -9,6 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shapes.model import AttentionShape
+from shapes.operators import operators
+from shapes.operators.types import Gemm
+from shapes.workload import Workload
 from sizer.subject import Subject, read_subject
 
 torch = pytest.importorskip("torch")
@@ -213,3 +216,158 @@ def test_masks_windows_rotation_norms_biases_and_heads_are_each_layer_s_own(
         assert one.window == (facts["window"] if facts["causal"] and facts["window"] < 32 else None)
         assert one.rotary_dim == facts["turned"]
         assert (one.qk_norm == "head", one.qkv_bias) == (facts["normed"], facts["bias"])
+
+
+class ByHeads(nn.Module):
+    """Projections by heads, as einsum writes them; biases of queries and keys are added by hand."""
+
+    def __init__(self, *, heads_first: bool) -> None:
+        super().__init__()
+        each = SIZE // HEADS
+        self.form = "bsd,hdk->bhsk" if heads_first else "bsd,dhk->bhsk"
+        shape = (HEADS, SIZE, each) if heads_first else (SIZE, HEADS, each)
+        self.q, self.k, self.v = (nn.Parameter(torch.zeros(shape)) for _ in range(3))
+        self.q_bias, self.k_bias = (nn.Parameter(torch.zeros(HEADS, 1, each)) for _ in range(2))
+        self.o = nn.Parameter(torch.zeros(HEADS, each, SIZE))
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = (torch.einsum(self.form, x, one) for one in (self.q, self.k, self.v))
+        out = functional.scaled_dot_product_attention(q + self.q_bias, k + self.k_bias, v, is_causal=True)
+        return torch.einsum("bhsk,hkd->bsd", out, self.o)
+
+
+@pytest.mark.parametrize("heads_first", [False, True])
+def test_projections_by_heads_are_matrices_and_what_is_added_to_them_biases(*, heads_first: bool) -> None:
+    (block,) = whole(Text(*(ByHeads(heads_first=heads_first) for _ in range(2))), IDS).whole().main.blocks
+    core = block.attention
+    assert isinstance(core, AttentionShape)
+    assert (core.heads, core.qk_norm, core.qkv_bias) == (HEADS, "none", False)
+    assert dict(block.extra) == {"attend.q_bias": SIZE, "attend.k_bias": SIZE}
+
+
+class SomeBiases(Attend):
+    """EVA's and BEiT's: one matrix, whose keys have zeros for a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(SIZE, 3 * SIZE, bias=False)
+        self.q_bias, self.v_bias = nn.Parameter(torch.zeros(SIZE)), nn.Parameter(torch.zeros(SIZE))
+        self.register_buffer("k_bias", torch.zeros(SIZE))
+
+    def forward(self, x: Any) -> Any:
+        bias = torch.cat((self.q_bias, self.k_bias, self.v_bias))
+        q, k, v = map(parts, functional.linear(x, self.qkv.weight, bias).chunk(3, -1))
+        return self.o(joined(functional.scaled_dot_product_attention(q, k, v)))
+
+
+def test_biases_of_some_of_one_matrix_s_parts_are_counted_and_no_norm() -> None:
+    (block,) = whole(Image(SomeBiases), torch.zeros(2, 3, 16, 16)).whole().main.blocks
+    assert isinstance(block.attention, AttentionShape)
+    assert (block.attention.fused_qkv, block.attention.qk_norm) == (True, "none")
+    assert dict(block.extra) == {"attend.q_bias": SIZE, "attend.v_bias": SIZE}
+
+
+class GatedBy(Attend):
+    """What gates attention's output has a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(SIZE, SIZE)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = map(parts, self.qkv(x).chunk(3, -1))
+        return self.o(joined(functional.scaled_dot_product_attention(q, k, v)) * self.gate(x).sigmoid())
+
+
+def test_a_gate_s_bias_is_counted() -> None:
+    (block,) = whole(Image(GatedBy), torch.zeros(2, 3, 16, 16)).whole().main.blocks
+    assert isinstance(block.attention, AttentionShape)
+    assert (block.attention.gate, dict(block.extra)) == ("apart", {"attend.gate.bias": SIZE})
+
+
+class Crossing(nn.Module):
+    """Self-attention and cross attention in layers of their own, as x-transformers has them; keys in a pair."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.words, self.head = nn.Embedding(80, SIZE), nn.Embedding(80, SIZE), nn.Linear(SIZE, 80)
+        self.encoder, self.decoder = (nn.ModuleList(Attend() for _ in range(2)) for _ in range(2))
+        self.decoder.insert(1, nn.ModuleDict({"q": nn.Linear(SIZE, SIZE), "kv": nn.Linear(SIZE, 2 * SIZE)}))
+        self.decoder[1]["o"] = nn.Linear(SIZE, SIZE)
+
+    def forward(self, ids: Any, words: Any) -> Any:
+        x, y = self.embed(ids), self.words(words)
+        for layer in self.encoder:
+            x = x + layer(x)
+        first, cross, last = self.decoder
+        y = y + first(y)
+        q, k, v = (parts(one) for one in (cross["q"](y), *cross["kv"](x).chunk(2, -1)))
+        y = y + cross["o"](joined(functional.scaled_dot_product_attention(q, k, v)))
+        return self.head(y + last(y))
+
+
+def test_a_layer_of_cross_attention_alone_reads_the_encoder_s_keys() -> None:
+    model = whole(Crossing(), IDS, IDS).whole()
+    encoder, decoder = model.stacks
+    assert (encoder.name, decoder.name) == ("encoder", "decoder")
+    assert [(one.attention is None, one.crosses) for one in decoder.blocks] == [
+        (False, False),
+        (True, True),
+        (False, False),
+    ]
+    # Keys and values of one product are as many as the encoder's tokens are.
+    run = operators(model, Workload(1, 32, "fp32", "infer", decoder_s=8))
+    rows = {one.name.rpartition("*.")[2]: one.m for one in run if isinstance(one, Gemm)}
+    assert (rows["cross_attention.q_proj"], rows["cross_attention.kv_proj"]) == (8, 32)
+
+
+class Modulated(Layer):
+    """A DiT's layer: one product of a vector a sequence shifts and scales its parts."""
+
+    def __init__(self) -> None:
+        super().__init__(Attend())
+        self.first, self.second = (nn.LayerNorm(SIZE, elementwise_affine=False) for _ in range(2))
+        self.modulation = nn.Linear(SIZE, 4 * SIZE)
+
+    def forward(self, x: Any, condition: Any) -> Any:
+        first, shift, second, more = self.modulation(condition)[:, None].chunk(4, -1)
+        x = x + self.attend(self.first(x) * (1 + first) + shift)
+        return x + self.mlp(self.second(x) * (1 + second) + more)
+
+
+class Diffused(nn.Module):
+    """A DiT: an image in patches, a time and a class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch, self.out = nn.Linear(48, SIZE), nn.Linear(SIZE, 48)
+        self.classes, self.time = nn.Embedding(10, SIZE), nn.Linear(32, SIZE)
+        self.layers = nn.ModuleList(Modulated() for _ in range(2))
+
+    def forward(self, image: Any, time: Any, kind: Any) -> Any:
+        x = self.patch(functional.unfold(image, 4, stride=4).transpose(1, 2))
+        angles = time[:, None] * torch.arange(16, device=time.device)
+        condition = self.time(torch.cat([angles.cos(), angles.sin()], -1)) + self.classes(kind)
+        for layer in self.layers:
+            x = layer(x, condition)
+        return self.out(x)
+
+
+def test_what_modulates_layers_is_a_product_of_one_vector_a_sequence() -> None:
+    inputs = torch.zeros(2, 3, 16, 16), torch.zeros(2), torch.zeros(2, dtype=torch.long)
+    (stack,) = whole(Diffused(), *inputs).whole().stacks
+    ((modulation,), norms) = stack.blocks[0].before, stack.blocks[0].norms
+    assert (stack.length, modulation.out_features, modulation.rows, norms) == (16, 4 * SIZE, 1, 2)
+
+
+class Normed(Image):
+    """Pixels are normed before they are projected, as in vit-pytorch: they have a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = nn.Sequential(nn.LayerNorm(48), nn.Linear(48, SIZE))
+
+
+def test_what_is_projected_behind_a_learned_norm_has_a_gradient() -> None:
+    (stack,) = whole(Normed(), torch.zeros(2, 3, 16, 16)).whole().stacks
+    assert [one.grad_input for one in stack.front] == [True]

@@ -484,15 +484,9 @@ def test_of_texts_paired_with_images_both_towers_are_there() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model_type", "settings"),
-    [
-        ("patchtst", {"num_hidden_layers": 2, "num_input_channels": 3}),
-        ("sam_vision_model", {"num_hidden_layers": 2, "global_attn_indexes": [1]}),
-    ],
+    ("model_type", "settings"), [("sam_vision_model", {"num_hidden_layers": 2, "global_attn_indexes": [1]})]
 )
-def test_channels_series_and_masks_are_listed_and_what_is_not_understood_named(
-    model_type: str, settings: dict[str, Any]
-) -> None:
+def test_masks_are_listed_and_what_is_not_understood_named(model_type: str, settings: dict[str, Any]) -> None:
     built = transformers.CONFIG_MAPPING[model_type](**settings)
     with torch.device("meta"):
         theirs = sum(one.numel() for one in transformers.AutoModel.from_config(built).parameters())
@@ -515,6 +509,8 @@ PICTURES = {"hidden_size": 96, "num_attention_heads": 6, "num_hidden_layers": 3,
         ("deit", PICTURES | {"intermediate_size": 160}, [18]),
         ("ijepa", PICTURES | {"intermediate_size": 160}, [16]),
         ("patchtst", {"num_hidden_layers": 2}, [32]),
+        # Each channel is a series that sees itself alone.
+        ("patchtst", {"num_hidden_layers": 2, "num_input_channels": 3}, [96]),
         # A series as patches, none of which is padding.
         ("timesfm", {"num_hidden_layers": 2}, [16]),
         # Its predictor reads all tokens twice: as they are, and as those that are predicted.

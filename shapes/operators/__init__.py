@@ -386,6 +386,10 @@ def _ends(model: ModelShape, workload: Workload, s: int) -> Listed:
         yield from attention_operators(model.pooling, Lowering(plain, "head.attention"), 1, s)
 
 
+#: Projections of the sequence that cross attention reads.
+_OF_ENCODER = tuple(f"cross_attention.{part}_proj" for part in ("k", "v", "kv"))
+
+
 def _block(block: Block, hidden: int, s: int, encoder_s: int, run: Lowering) -> Listed:
     workload = run.workload
     both, encoder_s = s + block.joint_tokens, block.context or encoder_s
@@ -394,7 +398,7 @@ def _block(block: Block, hidden: int, s: int, encoder_s: int, run: Lowering) -> 
     for linear in block.linears(hidden, fused_qkv=workload.fused_qkv, fused_gate_up=workload.fused_gate_up):
         if latent and linear.name == "attention.kv_b_proj":
             continue  # absorbed_operators
-        from_encoder = block.crosses and linear.name in ("cross_attention.k_proj", "cross_attention.v_proj")
+        from_encoder = block.crosses and linear.name in _OF_ENCODER
         rows = encoder_s if from_encoder else linear.rows
         yield from linear_operators(linear, tokens if rows is None else workload.own_tokens(rows), run)
     if block.augment and block.augment.streams > 1:

@@ -213,8 +213,12 @@ def load_config(config: Any) -> tuple[Any, str]:
         return deepcopy(config), config.model_type
     where = f"<{type(config).__name__}>"
     if isinstance(config, str | Path):
-        where = str(config)
-        config = _read_json(Path(config), where)
+        where, path = str(config), Path(config)
+        text = read_text(path / "config.json" if path.is_dir() else path, MOST_BYTES)
+        try:
+            config = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"expected JSON: {error}", where=where) from error
     refuse(not isinstance(config, Mapping), "expected a mapping, the content of a config.json", where=where)
     known = _config_class(config, where)
     plain = {k: _number(v) for k, v in config.items() if k not in ("auto_map", "quantization_config", "model_type")}
@@ -237,14 +241,6 @@ def _number(value: Any) -> Any:
     return [_number(one) for one in value] if isinstance(value, list) else value
 
 
-def _read_json(path: Path, where: str) -> Any:
-    text = read_text(path / "config.json" if path.is_dir() else path, MOST_BYTES)
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"expected JSON: {error}", where=where) from error
-
-
 def _config_class(config: Named, where: str) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -260,7 +256,10 @@ def model_class(settings: Any, where: str) -> Any:
         found = getattr(transformers, str(name), None)
         if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
             return found
-    for auto in _autos(settings):
+    translating = getattr(settings, "is_encoder_decoder", False)
+    listed = sorted(NAMES["classes"]["auto"], key=lambda name: translating and "Seq2Seq" not in name)
+    # A model that compares texts with images is no classifier.
+    for auto in ["AutoModel"] if hasattr(settings, "logit_scale_init_value") else listed:
         mapping = getattr(transformers, auto)._model_mapping
         with suppress(ValueError):  # of a class that it names and has not
             held = mapping.get(type(settings), None)
@@ -278,14 +277,6 @@ def _own_class(known: type) -> Any:
         for one in reversed(defined):
             if getattr(one, "config_class", None) is known and "forward" in vars(one):
                 return one
-
-
-def _autos(settings: Any) -> list[str]:
-    """transformers' classes of classes, in the order in which one is looked for."""
-    if hasattr(settings, "logit_scale_init_value"):  # a model that compares texts with images is no classifier
-        return ["AutoModel"]
-    translating = getattr(settings, "is_encoder_decoder", False)
-    return sorted(NAMES["classes"]["auto"], key=lambda name: translating and "Seq2Seq" not in name)
 
 
 def build(

@@ -106,29 +106,28 @@ class Scaled:
     reads: int
 
 
-@dataclass
 class Graph:
-    """Nodes in the order in which they ran, and what was seen between them.
+    """Nodes in the order in which they ran, and what was seen between them, of a module with these ``parameters``."""
 
-    ``normed``: each norm's module, whether it has weights, its width and its input.
-    ``rotated``: set of nodes -> channels from them that were multiplied by cosines or sines.
-    ``dropped``: where hidden states are dropped out in training, and their share.
-    ``problems``: module -> the part of its attention mask not understood. ``eager``: attention ran as products.
-    ``shared``: module -> key/value heads that it repeats before its core. ``parts``: (set of nodes, last dimension,
-    elements) of what was read of them, repetitions aside.
-    """
-
-    parameters: Mapping[str, Ints]
-    nodes: list[Node] = field(default_factory=list)
-    scaled: list[Scaled] = field(default_factory=list)
-    rotated: Counter[int] = field(default_factory=Counter)
-    normed: list[tuple[str, int, int]] = field(default_factory=list)
-    used: set[str] = field(default_factory=set)
-    dropped: list[tuple[str, float]] = field(default_factory=list)
-    problems: dict[str, str] = field(default_factory=dict)
-    shared: dict[str, int] = field(default_factory=dict)
-    parts: set[Triple] = field(default_factory=set)
-    eager: bool = False
+    def __init__(self, parameters: Mapping[str, Ints]) -> None:
+        self.parameters = parameters
+        self.nodes = list[Node]()
+        self.scaled = list[Scaled]()
+        self.used = set[str]()
+        #: Set of nodes -> channels from them that were multiplied by cosines or sines.
+        self.rotated = Counter[int]()
+        #: Each norm's module, its width and its input.
+        self.normed = list[tuple[str, int, int]]()
+        #: Where hidden states are dropped out in training, and their share.
+        self.dropped = list[tuple[str, float]]()
+        #: Module -> the part of its attention mask not understood.
+        self.problems = dict[str, str]()
+        #: Module -> key/value heads that it repeats before its core.
+        self.shared = dict[str, int]()
+        #: (Set of nodes, last dimension, elements) of what was read of them, repetitions aside.
+        self.parts = set[Triple]()
+        #: Whether attention ran as products.
+        self.eager = False
 
     def size(self, parameter: str) -> int:
         """Elements of a parameter."""
@@ -144,11 +143,13 @@ class Graph:
 class _Scores:
     """Queries by keys on their way to a softmax, and past it.
 
-    ``form``: of the mask that was added, where one said it; ``seen``: of the values that the softmax read.
+    ``form``: of the mask that was added, where one said it; ``seen``: of the values that the softmax read, ``heads``
+    apart (0: with the batch).
     """
 
     node: Node
     normalised: bool = False
+    heads: int = 0
     form: Form | None = None
     seen: Form | None = None
 
@@ -201,7 +202,14 @@ class Known:
     def _run(self, func: Any, name: str, args: Any, kwargs: Any, outs: list[Tensor]) -> Any:
         """What ``func`` gives on the CPU; None of what is too large, or the CPU lacks."""
         leaves, form = _pytree.tree_flatten((args, kwargs))
-        values = [self.of(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        values = [
+            self.of(leaf)
+            if isinstance(leaf, Tensor)
+            else torch.device("cpu")
+            if isinstance(leaf, torch.device)
+            else leaf
+            for leaf in leaves
+        ]
         if name in _OVERWRITES and values[0] is None:
             values[0] = torch.empty(leaves[0].shape, dtype=leaves[0].dtype, device="cpu")
         if torch.Tag.pointwise in func.tags or name in _POINTWISE:
@@ -212,7 +220,6 @@ class Known:
             size = 0 if func.is_view or "view" in name else sum(one.numel() for one in outs)
         if size > _MOST_KNOWN:
             return None
-        values = [torch.device("cpu") if isinstance(value, torch.device) else value for value in values]
         args, kwargs = _pytree.tree_unflatten(values, form)
         with _disable_current_modes(), suppress(Exception):  # of an operator that the CPU lacks
             return func(*args, **kwargs)
@@ -249,10 +256,10 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         self._lists = {path: len(parts) for path, parts in lists if any(map(str.isdigit, path.split(".")))}
         self._loops: dict[tuple[str, str], Node] = {}
         for path, parameter in module.named_parameters():
-            self._put(parameter, 0, frozenset({path}))
+            self._set(parameter, 0, frozenset({path}), False)
         for path, buffer in module.named_buffers():
             if buffer.is_floating_point():
-                self._put(buffer, TRIGONOMETRY)
+                self._set(buffer, TRIGONOMETRY, activation=False)
             if path in buffers:
                 self.known.put(buffer, buffers[path])
 
@@ -275,14 +282,15 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             self._other(name, args, kwargs or {}, out)
         return out
 
-    def _added(self, node: Node, addend: Tensor) -> int:
-        """The set of nodes that a product's addend reads: none for a learned bias."""
-        value = self._value(addend)
-        if value.activation or not value.made_of:
-            return value.mask
-        node.bias = self._use(addend)
-        node.again |= value.made_of
-        return 0
+    def _biased(self, node: Node, added: Tensor) -> None:
+        """Notes a product's bias; learned vectors of some of its columns alone (EVA's) are added to it."""
+        made_of = self._value(added).made_of
+        if sum(map(self.graph.size, made_of)) < node.n:
+            self._scaled(added, "add", node.bit)
+            return
+        self.graph.used |= made_of
+        node.again |= made_of
+        node.bias = min(made_of)
 
     def _depthwise(self, product: Product, inputs: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
         reads = self._value(inputs).mask
@@ -310,6 +318,8 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             self._set(out, first.mask | second.mask, first.made_of | second.made_of, False)
             return
         weight = min(second.made_of, default="")
+        if weight:
+            product = product.linear
         node = self._of_loop(weight) or self._node(product.kind)
         node.n, node.k, node.dtype = product.n, product.k, product.dtype
         node.m += product.m
@@ -329,9 +339,13 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             node.reads |= second.mask
             mask |= node.reads
         if addend is not None:
-            mask |= self._added(node, addend)
+            value = self._value(addend)
+            if value.made_of:  # a learned bias reads nothing
+                self._biased(node, addend)
+            else:
+                mask |= value.mask
         self._set(out, mask)
-        if node.kind == "bmm":
+        if node.operands and not node.core:
             self._value(out).scores = _Scores(node)
             bias = torch.zeros((), device="cpu") if addend is None else self.known.of(addend)
             if bias is not None:
@@ -360,8 +374,9 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         causal, window = form or (True, None)
         first.kind, node.kind, self.graph.eager = "scores", "attention", True
         node.operands = *first.operands, value
-        sizes = node.batch, node.batch, first.m, first.n, first.k, node.n
-        node.core = Attention(node.where, "forward", 1, *sizes, causal=causal, window=window, dtype=node.dtype)
+        heads = scores.heads or node.batch
+        sizes = node.batch // heads, heads, heads, first.m, first.n, first.k, node.n
+        node.core = Attention(node.where, "forward", *sizes, causal=causal, window=window, dtype=node.dtype)
 
     def _other(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
         outs = tensors_in(out)
@@ -397,6 +412,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             scores.form = self.form_of(tensor) or scores.form
         if operator in ("_softmax", "_safe_softmax"):
             values_read = self.known.of(tensors[0])
+            scores.heads = tensors[0].shape[-3] if tensors[0].dim() > 3 else 0
             scores.normalised, scores.seen = True, None if values_read is None else mask_of(values_read)
         for one in outs:
             self._value(one).scores = scores
@@ -413,15 +429,15 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
                 own = prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
                 self.graph.parts.add((value.mask & ~TRIGONOMETRY, max(tensor.shape[-1:], default=1), own))
                 continue
-            for path in value.made_of:
-                self._scaled(path, operator, plain)
+            self._scaled(tensor, operator, plain)
             if value.mask & TRIGONOMETRY and operator in ("mul", "mul_"):
                 wide = min(widths) if tensor.dim() else 0
                 self.graph.rotated[plain] += wide * (4 if tensor.is_complex() else 1)
 
-    def _scaled(self, path: str, operator: str, reads: int) -> None:
-        self.graph.used.add(path)
-        self.graph.scaled.append(Scaled(path, operator, reads))
+    def _scaled(self, tensor: Tensor, operator: str, reads: int) -> None:
+        made_of = self._value(tensor).made_of
+        self.graph.used |= made_of
+        self.graph.scaled += [Scaled(path, operator, reads) for path in made_of]
 
     def _use(self, tensor: Tensor) -> str | None:
         """The (first) parameter that ``tensor`` was made of, noted as used."""
@@ -439,20 +455,14 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         unknown = _Value(TRIGONOMETRY * (tensor.dim() > 1), frozenset(), False, None)
         return self._values.get(tensor.untyped_storage()._cdata) or unknown
 
-    def _put(self, tensor: Tensor, mask: int, made_of: frozenset[str] = frozenset(), activation: bool = False) -> None:
-        storage = tensor.untyped_storage()
-        # The storage is kept alive, so that its address is never taken for another's.
-        self._values[storage._cdata] = _Value(mask, made_of, activation, storage)
-
     def _set(self, tensor: Tensor, mask: int, made_of: frozenset[str] = frozenset(), activation: bool = True) -> None:
         """A result: of a new storage its own set, of one that is written into or viewed united with what it had."""
-        before = self._values.get(tensor.untyped_storage()._cdata)
-        if not before:
-            self._put(tensor, mask, made_of, activation)
-            return
-        before.mask |= mask
-        before.activation |= activation
-        before.made_of = frozenset() if before.activation else before.made_of | made_of
+        storage = tensor.untyped_storage()
+        # The storage is kept alive, so that its address is never taken for another's.
+        held = self._values.setdefault(storage._cdata, _Value(mask, made_of, activation, storage))
+        held.mask |= mask
+        held.activation |= activation
+        held.made_of = frozenset() if held.activation else held.made_of | made_of
 
 
 #: The number of every token that runs: neither padding nor the kind of a sentence.
@@ -468,7 +478,7 @@ def _index(values: Tensor | None) -> Index | None:
     found = set(values.reshape(-1).tolist())
     if len(found) > 1:
         return "positions"
-    return "tokens" if found == {TOKEN} else "types"
+    return "tokens" if found == {TOKEN} and values.numel() > 1 else "types"
 
 
 _MADE_NEW, _OVERWRITES, _NORMS, _POINTWISE, _MIXES = (
@@ -528,10 +538,10 @@ def _form(rows: list[tuple[int, Tensor]]) -> Form | None:
         sliding = firsts == tuple(max(query - window + 1, 0) for query in queries)
         chunks = (tuple(query - query % size for query in queries) for size in range(window, 2 * window))
         return (True, window if any(firsts) else None) if sliding or firsts in chunks else None
-    if any(map(eq, lasts[:-1], queries)):
+    if not any(firsts) and {*lasts} == {last_key}:
+        return False, None
+    if any(map(eq, lasts[:-1], queries)) or not any(firsts):
         return None
-    if not any(firsts):
-        return (False, None) if {*lasts} == {last_key} else None
     # The first query's window is cut.
     widths = {*map(sub, lasts[1:-1], firsts[1:])}
     return (False, widths.pop() + 1) if len(widths) == 1 else None
@@ -568,8 +578,9 @@ class _Watched(FusedAttention):
                 seen = form[0] and query.shape[-2] > 1, form[1]
         node.operands = tuple(recorder._value(one).mask for one in operands)
         node.core = core_of(node.where, operands, seen)
-        for path in recorder._value(sinks).made_of if sinks is not None else ():
-            recorder._scaled(path, "sinks", node.bit)
+        for name, one in (("sinks", sinks), ("mask", mask)):
+            if one is not None:
+                recorder._scaled(one, name, node.bit)
         recorder._set(out, node.bit)
         return out
 
@@ -628,7 +639,7 @@ def record(
     words = "input_ids$" if transformers or "input_ids" in kwargs else "^(?!.*(mask|pos|type))"
     for name, value in (*(("input_ids", one) for one in args), *kwargs.items()):
         if isinstance(value, Tensor):
-            recorder._put(value, INPUTS, activation=True)
+            recorder._set(value, INPUTS)
             if not value.is_floating_point() or "values" in name:
                 # Every token is TOKEN, and none is padding, as no number of a series marks it.
                 number = TOKEN if re.search(words, name) else "padding" not in name

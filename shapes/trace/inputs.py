@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from shapes.errors import InputError
-from shapes.frozen import Ints, Triple, Values
+from shapes.frozen import Triple, Values
 
 from .dimensions import NAMES, size_in
 from .products import tensors_in
@@ -35,29 +35,21 @@ def example_inputs(model: nn.Module, *, b: int, s: int, decoder_s: int | None = 
     if "use_cache" in accepted:
         inputs["use_cache"] = False
     if hasattr(settings, "logit_scale_init_value"):  # as CLIP, which compares texts with images
-        dtype = next(model.parameters()).dtype
-        inputs["pixel_values"] = torch.empty((b, *_image(settings)), dtype=dtype, device="meta")
+        inputs["pixel_values"] = torch.empty(
+            (b, *_image(settings)), dtype=next(model.parameters()).dtype, device="meta"
+        )
     return inputs
 
 
 def _main_input(model: nn.Module, settings: Any, accepted: Container[str], b: int, s: int) -> Values:
     main = getattr(model, "main_input_name", "input_ids")
-    shape: Ints = ()
     if "pixel_values" in accepted and "input_ids" not in accepted:
-        main, shape = "pixel_values", (b, *_image(settings))
-    elif main in accepted:
-        match main:
-            case "input_features":
-                shape = _spectrogram(settings, b, s)
-            case "input_values":
-                shape = b, s
-            case "pixel_values_videos":
-                shape = b, settings.frames_per_clip, *_image(settings)
-            case "past_values" if settings.model_type.startswith("timesfm"):  # a series in time of one channel
-                shape = b, min(settings.context_length, s * settings.patch_length)
-            case "past_values":
-                shape = b, settings.context_length, getattr(settings, "num_input_channels", 1)
-    if shape:
+        main = "pixel_values"
+    for row in NAMES["inputs"] if main in accepted else ():
+        if row["name"] != main or row.get("without") in accepted or not settings.model_type.startswith(row["types"]):
+            continue
+        bins, *_ = size_in(settings, NAMES["attributes"]["bins"]) or [80]  # a name of the table's
+        shape = eval(row["shape"], {}, locals() | {"image": _image(settings)})
         found = {main: torch.empty(shape, dtype=next(model.parameters()).dtype, device="meta")}
         if "past_values_padding" in accepted:  # TimesFM's head makes these for itself
             found |= {"past_values_padding": _tokens(*shape), "freq": _tokens(b, 1)}
@@ -65,14 +57,8 @@ def _main_input(model: nn.Module, settings: Any, accepted: Container[str], b: in
     # Musicgen's tokens are codebooks of one frame each, a row of the batch apiece.
     inputs = {"input_ids": _tokens(b * getattr(model, "num_codebooks", 1), s)}
     if "attention_mask" in accepted:
-        inputs["attention_mask"] = torch.ones((b, s), dtype=torch.long, device="meta")
+        inputs["attention_mask"] = _tokens(b, s)  # which has no values either
     return inputs
-
-
-def _spectrogram(settings: Any, b: int, s: int) -> Triple:
-    bins, *_ = size_in(settings, ("num_mel_bins", "input_feat_per_channel")) or [80]
-    frames = 2 * getattr(settings, "max_source_positions", s)
-    return (b, bins, frames) if settings.model_type == "whisper" else (b, s, bins)
 
 
 def _tokens(b: int, s: int) -> Tensor:

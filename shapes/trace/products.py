@@ -58,6 +58,11 @@ class Product:
         """C^T[n,m] = B^T[n,k] A^T[k,m]."""
         return replace(self, m=self.n, n=self.m, a=self.b, b=self.a, a_along_k=self.b_along_k, b_along_k=self.a_along_k)
 
+    @property
+    def linear(self) -> "Product":
+        """With a weight: a batch of one, as torch.einsum runs projections by heads, is a plain product."""
+        return replace(self, kind="gemm") if (self.kind, self.batch) == ("bmm", 1) else self
+
 
 def _along_last(tensor: Tensor) -> bool:
     # A dimension of size 1 has an arbitrary stride: the other one decides.

@@ -71,12 +71,11 @@ def run_products(graph: Graph, shared: Sizes = _NONE) -> Counter[Key]:
     """The same of a graph: what the forward pass ran."""
     counted = Counter[Key]()
     for node in graph.nodes:
-        if node.kind == "grouped":
-            counted["forward", "gemm", 1, node.m / node.batch, node.n, node.k, node.dtype] += node.batch
-        elif node.core:
+        if node.core:
             counted[_core(node.core, shared or graph.shared)] += 1
-        elif node.weight and node.kind in ("gemm", "conv"):
-            counted["forward", node.kind, node.batch, node.m, node.n, node.k, node.dtype] += 1
+        elif node.weight and node.kind in ("gemm", "conv", "grouped"):
+            rows = node.m / node.batch if node.kind == "grouped" else node.m
+            counted["forward", node.kind.replace("grouped", "gemm"), 1, rows, node.n, node.k, node.dtype] += node.batch
     return counted
 
 

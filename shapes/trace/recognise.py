@@ -7,11 +7,11 @@ is named in ``Recogniser.left``, and a model with anything left over is not reco
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import reduce
 from itertools import chain, pairwise
 from math import inf
 from operator import or_
+from typing import Any
 
 from torch import nn
 
@@ -57,20 +57,19 @@ class Misfit(Exception):  # noqa: N818 # named for what it is
     """A part of a layer whose sizes or edges fit no known form."""
 
 
-@dataclass
 class _Layer:
     """One layer's nodes and vectors, and those that parts have claimed."""
 
-    path: str
-    whole: "Recogniser"
-    nodes: list[Node] = field(default_factory=list)
-    scaled: list[Scaled] = field(default_factory=list)
-    claimed: set[int] = field(default_factory=set)
-    #: The products that attention and recurrences end in.
-    written: list[int] = field(default_factory=list)
-    vectors: set[str] = field(default_factory=set)
-    #: Learned vectors of parts that have none elsewhere: (name, elements).
-    extra: list[tuple[str, int]] = field(default_factory=list)
+    def __init__(self, path: str, whole: "Recogniser") -> None:
+        self.path, self.whole = path, whole
+        self.nodes = list[Node]()
+        self.scaled = list[Scaled]()
+        self.claimed = set[int]()
+        #: The products that attention and recurrences end in.
+        self.written = list[int]()
+        self.vectors = set[str]()
+        #: Learned vectors of parts that have none elsewhere: (name, elements).
+        self.extra = list[tuple[str, int]]()
 
     @property
     def graph(self) -> Graph:
@@ -126,6 +125,9 @@ class _Layer:
         # An adapter is a further narrow MLP; its matrices belong to the layer.
         adapters = [] if moe else sorted(dense, key=lambda one: one.width)
         mlp = self._with_shared(moe, dense) if moe else adapters.pop() if dense else None
+        # Of one vector a sequence, as what modulates a diffusion model's layers.
+        single = self.products(m=1)
+        self.claim(*single)
         norms, weights = self._norms(hidden)
         # Next to each other the two read one norm's output.
         self.need(norms == len(dense) + 1 or not (attention and mixer), "attention, then a recurrence")
@@ -148,7 +150,10 @@ class _Layer:
             dropout=max(dropped, default=0),
             extra=tuple(sorted(self.extra)),
             mixer=mixer,
-            before=tuple(chain.from_iterable(replace(one, prefix="adapter").linears(hidden) for one in adapters)),
+            before=(
+                *self.whole.linears("modulation", single),
+                *chain.from_iterable(replace(one, prefix="adapter").linears(hidden) for one in adapters),
+            ),
         )
 
     def _sources(self, mask: int) -> list[Node]:
@@ -163,18 +168,19 @@ class _Layer:
         alike: dict[Ints, list[Node]] = {}
         for core in self.open("attention"):
             alike.setdefault(core.operands, []).append(core)
-        cores = [one[0] for one in alike.values()]
-        found: list[AttentionShape | MlaShape | None] = [self._attention(*one) for one in alike.values()]
-        own, cross = [*found, None, None][:2]
-        if isinstance(cross, AttentionShape) and [*map(self._is_cross, cores)] == [False, True]:
-            return own, replace(cross, cross=True)
-        self.need(cross is None, f"{len(cores)} attention cores in one layer")
-        return own, None
+        parts: dict[bool, Any] = {}
+        for core, *again in alike.values():
+            found = self._attention(core, *again)
+            crosses = isinstance(found, AttentionShape) and self._is_cross(core, after=bool(parts))
+            self.need(crosses not in parts, f"{len(alike)} attention cores in one layer")
+            parts[crosses] = replace(found, cross=True) if crosses else found
+        return parts.get(False), parts.get(True)
 
-    def _is_cross(self, core: Node) -> bool:
+    def _is_cross(self, core: Node, *, after: bool) -> bool:
+        """Whether queries read nothing that keys do; of a layer's first core, nothing of the layer itself either."""
         queries, keys = (reduce(or_, (node.reads for node in self.graph.of(mask)), 0) for mask in core.operands[:2])
         made = queries & ~(TRIGONOMETRY | INPUTS)
-        return made > 0 and not keys & made
+        return made > 0 and not keys & made and (after or not made & sum(node.bit for node in self.nodes))
 
     def _attention(self, core: Node, *again: Node) -> AttentionShape | MlaShape:
         """``again``: further cores on the same queries, keys and values."""
@@ -213,7 +219,10 @@ class _Layer:
         expected = heads * wide * (1 + (gate == "queries")), kv_heads * wide, kv_heads * v_wide
         sizes = (sum(expected),) * 3 if fused else (expected[0], *[sum(expected[1:])] * 2) if pair else expected
         found = tuple(node.n for node in sources)
-        self.need(found == sizes, f"projections of {found} for {heads} heads of {wide}{_SEQUENCE_FIRST * fused}")
+        self.need(
+            found == sizes and run.q_len >= min(run.batch, 2),
+            f"projections of {found} for {heads} heads of {wide}{_SEQUENCE_FIRST * fused}",
+        )
         known = fused or gate == "queries" or not out.reads_any(sources)
         self.need(known, "the output projection reads queries, keys or values")
         self.claim(*sources)
@@ -244,6 +253,7 @@ class _Layer:
             # Queries and keys of the values' product have norms on it of their own.
             v_norm=self._norms_on(value, v_wide) > sources[:2].count(value) * (kind == "head"),
             cores=len(cores),
+            tiles=(run.batch, None, None),
         )
 
     def _gate_apart(self, out: Node, query: Node, widths: Pair) -> Gate:
@@ -253,6 +263,7 @@ class _Layer:
         if len(found) != 1:
             return "none"
         self.claim(*found)
+        self._keep(*(node.bias for node in found if node.bias))
         return "apart" if found[0].n == widths[0] else "heads"
 
     def _latent(self, core: Node, out: Node, sources: Sequence[Nodes]) -> MlaShape:
@@ -595,7 +606,7 @@ class Recogniser:
             tuple(read),
             vocab=vocab,
             embedding_dim=width if width not in (0, hidden) else None,
-            before_head=self._linears("head_transform", before, read[-1].length),
+            before_head=self.linears("head_transform", before, read[-1].length or self.sequence),
             max_positions=next((stack.positions for stack in reversed(read) if stack.positions), None),
             extra=_some(
                 head_norm=sum(map(self.graph.size, norms)), embedding_rows=len(tables) * (rows - vocab) * width
@@ -604,8 +615,8 @@ class Recogniser:
             **of_head,
         )
 
-    def _linears(self, name: str, nodes: Nodes, length: int | None) -> Linears:
-        """Matrices around a stack of so many tokens (None: the sequence's): of them all, or of as many as they read."""
+    def linears(self, name: str, nodes: Nodes, length: int = 0) -> Linears:
+        """Matrices in or around a stack of ``length`` tokens: of them all, or of as many as they read."""
         return tuple(
             Linear(
                 name,
@@ -613,8 +624,9 @@ class Recogniser:
                 node.k,
                 node.biased,
                 kind=node.kind,  # type: ignore[arg-type] # one of two
-                rows=None if node.m == (length or self.sequence) else node.m,
-                grad_input=node.reads & ~(TRIGONOMETRY | INPUTS) > 0,
+                rows=None if node.m == length else node.m,
+                grad_input=node.reads & ~(TRIGONOMETRY | INPUTS) > 0
+                or any(one.reads == node.reads for one in self.graph.scaled),
             )
             for node in nodes
         )
@@ -666,7 +678,7 @@ class Recogniser:
             return {(node.path, node.n) for node in self._tables(outside, index) if started <= node.number < span.first}
 
         # Where they are not a sequence's, tokens are as many as an image, or a series, is cut into.
-        own = {node.run.q_len for layer in span.layers for node in layer.nodes if node.core}
+        own = {node.run.batch * node.run.q_len for layer in span.layers for node in layer.nodes if node.core}
         length = None if self.sequence in own or tables("tokens") else max(own, default=None)
         positions = tables("positions")
         rows = sum(self.graph.parameters[path][0] for path, wide in positions if wide == hidden)
@@ -675,11 +687,13 @@ class Recogniser:
         after = between(span.first, span.last)
         others = between(started, span.last, None)
         return Stack(
-            "decoder" if any(block.attention is None or block.attention.causal for block in blocks) else "encoder",
+            "decoder"
+            if any(one.cross or one.mixer or (one.attention and one.attention.causal) for one in blocks)
+            else "encoder",
             hidden,
             run_lengths(blocks),
             length=length,
-            front=self._linears("entry", entry, length),
+            front=self.linears("entry", entry, length or self.sequence),
             positions=rows,
             embedding_norm=len(before),
             final_norm=len(after),

@@ -45,24 +45,16 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
         self._forwards: dict[int | None, _Forward] = {}
         self._places = [("", 1)]
         self._place_numbers = [0]
-        # Weights by storage: parameters (2) and what was computed from parameters alone (1). The values keep the
-        # storages alive, so that an address is never taken for another tensor's.
-        self._weights: dict[int, tuple[int, int | None, object]] = {
-            (storage := parameter.untyped_storage())._cdata: (2, id(parameter), storage)
+        # Weights by storage: parameters, and what was computed from parameters alone by the first of them. The values
+        # keep the storages alive, so that an address is never taken for another tensor's.
+        self._weights: dict[int, tuple[int | None, object]] = {
+            (storage := parameter.untyped_storage())._cdata: (id(parameter), storage)
             for parameter in module.parameters()
         }
 
     @property
     def _times(self) -> int:
         return next((self._stands_for[id(m)] for m in self.stack if id(m) in self._stands_for), 1)
-
-    def _enter(self, module: nn.Module, _inputs: Any) -> None:
-        super()._enter(module, _inputs)
-        self._mark()
-
-    def _leave(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
-        super()._leave(module, _inputs, _output)
-        self._mark()
 
     def _mark(self) -> None:
         number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined] # the profiler's own, unlisted
@@ -83,7 +75,7 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
         elif name == "transformers::grouped_mm_fallback_backward":
             # transformers 5's grouped product where torch has none (2.6): one call for both gradients.
             where, times, _ = self.place()
-            called = self.names.of_product(self._weight(args[1])[1], where)
+            called = self.names.of_product(self._weight(args[1]), where)
             self._gradients(_Forward(called, times, grouped_product(args[0], args[1], args[3]), weight=True))
         elif func.namespace not in NAMES["operators"]["seen_through"]:
             self.opaque.add(name)
@@ -104,22 +96,24 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
     def add(self, operator: Operator, times: int) -> None:
         self._rows[operator] += times
 
-    def _weight(self, tensor: Tensor) -> tuple[int, int | None]:
-        return self._weights.get(tensor.untyped_storage()._cdata, (0, None))[:2]
+    def _weight(self, tensor: Tensor) -> int | None:
+        return self._weights.get(tensor.untyped_storage()._cdata, (None,))[0]
 
     def _product(self, product: Product, a: Tensor, b: Tensor) -> None:
         where, times, number = self.place()
         if number is not None:
             self._backward(product, where, times, number)
             return
-        first, (level, parameter) = self._weight(a), self._weight(b)
-        if first[0] > level and product.kind != "conv":
-            product, (level, parameter) = product.transposed(), first
+        first, parameter = self._weight(a), self._weight(b)
+        if first and not parameter and product.kind != "conv":
+            product, parameter = product.transposed(), first
+        if parameter:
+            product = product.linear
         name = self.names.of_product(parameter, where)
         if torch.is_grad_enabled():
             # The node was made just before its operator was dispatched.
             made = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
-            self._forwards[made] = _Forward(name, times, product, level > 0)
+            self._forwards[made] = _Forward(name, times, product, parameter is not None)
         self._emit(name, "forward", product, times)
 
     def _backward(self, product: Product, where: str, times: int, number: int) -> None:
@@ -168,14 +162,13 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
     def _taint(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         if torch._C._current_autograd_node() is not None:
             return
-        levels = [self._weight(tensor) for tensor in tensors_in((args, kwargs))]
+        found = [*map(self._weight, tensors_in((args, kwargs)))]
         # Only what is computed from parameters alone in the forward pass is a weight: a cast, a scale, a stack.
-        if min(levels, default=(0,))[0] == 0 or "empty" in func._schema.name:
+        if not found or not all(found) or "empty" in func._schema.name:
             return
-        parameter = levels[0][1]
         for tensor in tensors_in(out):
             storage = tensor.untyped_storage()
-            self._weights.setdefault(storage._cdata, (1, parameter, storage))
+            self._weights.setdefault(storage._cdata, (found[0], storage))
 
     def operators(self) -> Operators:
         """The recorded operators, in the order first met."""

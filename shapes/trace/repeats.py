@@ -66,11 +66,16 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
 
     def _enter(self, module: nn.Module, _inputs: Any) -> None:
         self.stack.append(module)
+        self._mark()
 
     def _leave(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
         # A forward that raised and was caught leaves its module on the stack.
         while self.stack and self.stack.pop() is not module:
             pass
+        self._mark()
+
+    def _mark(self) -> None:
+        """Another module runs now."""
 
 
 def _told(argument: object) -> Items:

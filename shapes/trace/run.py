@@ -201,17 +201,14 @@ def _no_autocast_on_meta() -> Iterator[None]:
 
 
 def _backward(output: Any) -> None:
-    roots = {id(leaf): leaf for leaf in _tensors(output) if leaf.requires_grad and leaf.is_floating_point()}
-    refuse(not roots, "expected an output that requires a gradient: pass phase='infer' for a frozen module")
-    torch.autograd.backward(list(roots.values()), [torch.empty_like(root) for root in roots.values()])
-
-
-def _tensors(output: Any) -> list[Tensor]:
     # A dataclass of a user's own is no pytree: look through it.
     leaves = _pytree.tree_leaves(output)
     plain = Tensor, nn.Module, type
     inside = [vars(leaf) for leaf in leaves if hasattr(leaf, "__dict__") and not isinstance(leaf, plain)]
-    return tensors_in((leaves, inside))
+    found = tensors_in((leaves, inside))
+    roots = {id(leaf): leaf for leaf in found if leaf.requires_grad and leaf.is_floating_point()}.values()
+    refuse(not roots, "expected an output that requires a gradient: pass phase='infer' for a frozen module")
+    torch.autograd.backward([*roots], [*map(torch.empty_like, roots)])
 
 
 def _refusal(error: Exception, path: str, where: str) -> InputError:
