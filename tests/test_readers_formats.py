@@ -1024,8 +1024,8 @@ JSON5 = """{
 
 
 def test_json_may_have_comments_last_commas_and_bare_keys() -> None:
-    for where in ("c.json", "c.jsonc", "c.json5"):
-        reading = read_text(JSON5, where=where)
+    for where, before in (("c.json", ""), ("c.jsonc", "// A comment.\n"), ("c.json5", "/* A comment\n: too */\n")):
+        reading = read_text(before + JSON5, where=where)
         assert (reading.model.layers, reading.config["_name_or_path"]) == (2, "s3://a//b, }")
     with pytest.raises(InputError, match="is given twice"):
         read_text(JSON5.replace("num_hidden_layers : 2", "'hidden_size': 2"), where="c.json")

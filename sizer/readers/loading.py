@@ -170,7 +170,7 @@ def parse_mapping(text: str, where: str) -> Config:
     """JSON or YAML whose top level is an object."""
     with within(where):
         refuse(not text.strip(), "expected a configuration, found an empty file")
-        parsed = _parse_json_or_flow(text, where) if text.lstrip()[0] in "{[" else parse_yaml(text)
+        parsed = _parse_json_or_flow(text, where) if text.lstrip()[0] in "{[/" else parse_yaml(text)
         if not isinstance(parsed, dict):
             raise NoModel(f"expected an object at the top level, found {shorten(parsed)}")
         for key in parsed:
