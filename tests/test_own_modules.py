@@ -371,3 +371,24 @@ class Normed(Image):
 def test_what_is_projected_behind_a_learned_norm_has_a_gradient() -> None:
     (stack,) = whole(Normed(), torch.zeros(2, 3, 16, 16)).whole().stacks
     assert [one.grad_input for one in stack.front] == [True]
+
+
+class Heard(nn.Module):
+    """Whisper's: a spectrogram, whose rows are no tokens, and a text of as many tokens as it has positions for."""
+
+    def __init__(self, positions: int | None = None) -> None:
+        super().__init__()
+        self.front, self.text = nn.Conv1d(12, SIZE, 4, stride=4), Text(Attend())
+        self.places = nn.Parameter(torch.zeros(positions, SIZE)) if positions else 0
+        self.encoder = nn.ModuleList([Layer(Attend())])
+
+    def forward(self, sound: Any, ids: Any) -> Any:
+        heard = self.encoder[0](self.front(sound).transpose(1, 2))
+        text = self.text.embed(ids) + self.places
+        return self.text.head(self.text.layers[0](text)) + heard.mean()
+
+
+@pytest.mark.parametrize(("positions", "length"), [(None, None), (32, 32)])
+def test_the_sequence_is_the_text_s_though_another_input_comes_first(positions: int | None, length: int | None) -> None:
+    sound, text = whole(Heard(positions), torch.zeros(2, 12, 80), IDS).whole().stacks
+    assert (sound.length, text.length) == (20, length)

@@ -679,7 +679,8 @@ class Recogniser:
 
         # Where they are not a sequence's, tokens are as many as an image, or a series, is cut into.
         own = {node.run.batch * node.run.q_len for layer in span.layers for node in layer.nodes if node.core}
-        length = None if self.sequence in own or tables("tokens") else max(own, default=None)
+        every = self.sequence in own or (self.sequence > 1 and tables("tokens"))
+        length = None if every else max(own, default=None)
         positions = tables("positions")
         rows = sum(self.graph.parameters[path][0] for path, wide in positions if wide == hidden)
         narrow = sum(self.graph.size(path) for path, wide in positions if wide != hidden)

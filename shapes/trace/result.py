@@ -35,11 +35,11 @@ class Traced:
 
 
 def batch_and_sequence(arguments: Iterable[Any]) -> Pair:
-    """The leading two sizes of the first tensor that has them: (b, s) of token numbers or of embeddings."""
-    for argument in arguments:
-        shape = tuple(getattr(argument, "shape", ()))
-        if len(shape) >= 2:
-            # Neither an image nor rows of features are a sequence.
-            single = len(shape) > 3 or (len(shape) == 2 and argument.is_floating_point())
-            return int(shape[0]), 1 if single else int(shape[1])
-    return 1, 1
+    """The leading two sizes (b, s) of token numbers, else of the first tensor that has them."""
+    found = (one for one in arguments if len(getattr(one, "shape", ())) >= 2)
+    first = min(found, key=lambda one: one.is_floating_point() or one.dim() > 2, default=None)
+    if first is None:
+        return 1, 1
+    b, s, *more = first.shape
+    # Neither an image nor rows of features are a sequence.
+    return int(b), 1 if more[1:] or (not more and first.is_floating_point()) else int(s)
