@@ -59,7 +59,6 @@ def test_a_piece_that_is_forgotten_is_named_with_its_file(kind: str, monkeypatch
     [
         ("family", "llama", "hf_defaults", "sizer/readers/hf_defaults.json: python tests/tools/make_hf_defaults.py"),
         ("reader", "gpt_neox", "formats", "add its keys to sizer/readers/formats.json"),
-        ("reader", "gpt_neox", "known_keys", "add its keys to sizer/readers/known_keys.json"),
     ],
 )
 def test_defaults_and_keys_that_are_forgotten_are_named_with_their_file(

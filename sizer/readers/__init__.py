@@ -49,10 +49,8 @@ from .reading import (
 )
 
 #: Formats by name, each the module of that name, which has NAME and read(config, where) and is loaded when its claim
-#: (formats.json) holds: `check` answers in a blink.
-MODULES = ("huggingface", "nanogpt", "gpt_neox", "megatron")
-#: Those that are a table of layouts.json come after, in this order.
-LAYOUTS = tuple(FORMATS["layouts"])
+#: (formats.json) holds: `check` answers in a blink. Those that are a table of layouts.json come after, in this order.
+MODULES, LAYOUTS = tuple(FORMATS["modules"]), tuple(FORMATS["layouts"])
 READERS = MODULES + LAYOUTS
 
 

@@ -3,7 +3,7 @@
 Also a reader's answer; the keys that it did not look at (which change the model, its split or its step, which are
 typing errors, which are harmless); and the refusal of recipes that leave a model's sizes to another file.
 
-One mechanism for every format: ``Fields`` records what was asked for, and ``known_keys.json`` says of each format which
+One mechanism for every format: ``Fields`` records what was asked for, and ``formats.json`` says of each format which
 further keys are known to matter or to be harmless (globs allowed).
 """
 
@@ -56,7 +56,7 @@ def unknown_in(text: str) -> str | None:
 def table(name: str) -> Any:
     """A data file of the readers.
 
-    ``formats`` (what each calls the dimensions, what it takes absent keys to be), ``known_keys``, ``hf_defaults``,
+    ``formats`` (what each calls the dimensions, takes absent keys to be, and has of no concern), ``hf_defaults``,
     ``tokenizers``, and sizes of models that a file may name.
     """
     return table_of(__file__, f"{name}.json")
@@ -536,7 +536,7 @@ def _known(format_name: str) -> Config:
 
     Where ``model_by`` is named, they do so only in a file with that key.
     """
-    found: Config = table("known_keys").get(format_name, {})
+    found: Config = FORMATS.get(format_name, {}).get("known", {})
     return found
 
 
@@ -557,7 +557,7 @@ def unread(config: Config, asked: Iterable[str], format_name: str) -> tuple[Unre
     # Where code that we do not know reads them.
     model = known.get("model") if "model_by" not in known or known["model_by"] in config else None
     matters = known.get("matters", {}) | known.get("model", {})
-    read, harmless, words, found = set(asked), known.get("harmless", ()), table("known_keys")["words"], list[Unread]()
+    read, harmless, words, found = set(asked), known.get("harmless", ()), FORMATS["changing"], list[Unread]()
     names = [name for name in (*read, *matters, *harmless) if "*" not in name]
     for key, value in flattened(config, read, {*read, *matters}):
         own = key.rpartition(".")[2]

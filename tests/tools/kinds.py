@@ -132,9 +132,8 @@ def _keys_further(name: str) -> Iterator[str]:
         and not loading.states_a_model(smallest[0], smallest[1].encode())
     ):
         yield "add a key that no other file has to `states` of sizer/readers/formats.json"
-    for file in ("formats", "known_keys"):
-        if name not in import_module("sizer.readers.reading").table(file):
-            yield f"add its keys to sizer/readers/{file}.json"
+    if "known" not in import_module("sizer.readers.reading").table("formats").get(name, {}):
+        yield "add its keys to sizer/readers/formats.json"
 
 
 def _family_words(name: str) -> set[str]:

@@ -80,16 +80,12 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
             '    model = ModelShape("llama", (Stack("decoder", hidden, (block,)),), vocab=vocab)\n'
             '    return reading(fields, NAME, model, where, keys=_TABLE["dimensions"])\n',
         ),
-        Insert("sizer/readers/__init__.py", _tuple_end("MODULES"), ', "{name}"'),
+        Insert("sizer/readers/formats.json", r' "modules": \[[^\]]*"(?=\])', ', "{name}"'),
         Insert(
             "sizer/readers/formats.json",
             r"^\{\n",
-            ' "{name}": {{"claim": {{"all": ["SKELETON"]}}, "dimensions": {{"hidden": "SKELETON"}}}},\n',
-        ),
-        Insert(
-            "sizer/readers/known_keys.json",
-            r"^\{\n",
-            ' "{name}": {{"matters": {{"SKELETON": "what"}}, "harmless": []}},\n',
+            ' "{name}": {{"claim": {{"all": ["SKELETON"]}}, "dimensions": {{"hidden": "SKELETON"}}, '
+            '"known": {{"matters": {{"SKELETON": "what"}}, "harmless": []}}}},\n',
         ),
         Insert(
             "tests/test_readers_formats.py", r"\nSMALLEST: .*\n", '    "{name}": ("SKELETON.yaml", "SKELETON: 1"),\n'
@@ -103,11 +99,11 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
             '"kinds": {{"": {{"model_type": "\'llama\'"}}}}}},\n',
         ),
         Insert("sizer/readers/formats.json", r' "layouts": \[[^\]]*"(?=\])', ', "{name}"'),
-        Insert("sizer/readers/formats.json", r"^\{\n", ' "{name}": {{"claim": {{"all": ["SKELETON"]}}}},\n'),
         Insert(
-            "sizer/readers/known_keys.json",
+            "sizer/readers/formats.json",
             r"^\{\n",
-            ' "{name}": {{"matters": {{"SKELETON": "what"}}, "harmless": []}},\n',
+            ' "{name}": {{"claim": {{"all": ["SKELETON"]}}, '
+            '"known": {{"matters": {{"SKELETON": "what"}}, "harmless": []}}}},\n',
         ),
         Insert(
             "tests/test_readers_formats.py", r"\nSMALLEST: .*\n", '    "{name}": ("SKELETON.yaml", "SKELETON: 1"),\n'
