@@ -212,21 +212,8 @@ def _of_reading(reading: Reading, workload: Named, *, nearest: bool) -> Subject:
     model, released = as_it_runs(reading, workload)
     model = _once(model)
     settled = settle_workload(replace(reading, model=model), workload)
-    if "checkpointing" in workload and settled.saving.name not in POLICIES:
-        has = modules_in(model)
-        refuse(
-            not settled.saving.again.issubset(has),
-            f"expected modules that {model.model_type} has: {', '.join(has)}",
-            "checkpointing",
-            settled.checkpointing,
-        )
-    held = -(-model.layers // settled.p)
-    refuse(
-        "checkpointing" in workload and (settled.saving.layers or 0) > held,
-        f"expected at most the {held} layers of a device behind the colon",
-        "checkpointing",
-        settled.checkpointing,
-    )
+    if "checkpointing" in workload:
+        _check_saving(model, settled)
     # Expert parallelism of a model without experts is a mistake that no rule reports.
     problems = split_problems(model, settled) if nearest and (settled.e == 1 or model.moe) else ()
     runs = runnable_split(model, settled) if problems else settled
@@ -254,6 +241,20 @@ def _of_reading(reading: Reading, workload: Named, *, nearest: bool) -> Subject:
         given=frozenset((*reading.workload, *workload)),
         asked=settled if problems else None,
         stack=default_stack(reading.format, runs.spread, runs.compiled),
+    )
+
+
+def _check_saving(model: ModelShape, workload: Workload) -> None:
+    """InputError for modules that the model has none of, and for more layers than a device holds."""
+    saving, has, layers = workload.saving, modules_in(model), -(-model.layers // workload.p)
+    unknown = saving.name not in POLICIES and not saving.again.issubset(has)
+    refuse(
+        unknown or (saving.layers or 0) > layers,
+        f"expected modules that {model.model_type} has: {', '.join(has)}"
+        if unknown
+        else f"expected at most the {layers} layers of a device behind the colon",
+        "checkpointing",
+        workload.checkpointing,
     )
 
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from shapes.device import Device, load_device
 from shapes.dtypes import next_multiple
-from shapes.frozen import Items, Named, frozen, replace
+from shapes.frozen import Items, Named, among, frozen, replace
 from shapes.kernels import Run, load_kernel
 from shapes.operators.types import Attention
 from shapes.toml_table import content, names, shipped
@@ -71,7 +71,7 @@ class AttentionConstants:
 
     @classmethod
     def from_table(cls, table: Named, units: int) -> AttentionConstants:
-        numbers = {key: float(table[key]) for key in NUMBERS if key in table}
+        numbers = among(table, NUMBERS)
         tables = {
             key: tuple(sorted((float(at), value) for at, value in table[key].items())) for key in TABLES if key in table
         }

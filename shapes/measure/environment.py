@@ -16,7 +16,7 @@ from typing import Any
 
 from shapes.device import Device, load_device
 from shapes.errors import InputError
-from shapes.frozen import Named, Values, frozen
+from shapes.frozen import Named, Values, among, frozen, given
 from shapes.toml_table import DATA, content
 
 from .backend import Backend
@@ -85,7 +85,7 @@ class Environment:
 
     @staticmethod
     def from_dict(data: Values) -> "Environment":
-        known = {name: data[name] for name in Environment.__match_args__ if data.get(name) is not None}
+        known = among(given(data), Environment.__match_args__)
         versions = sorted((key, str(value)) for key, value in dict(data["versions"]).items())
         return Environment(**known | {"versions": tuple(versions)})
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from shapes.errors import DAMAGED, InputError, read_bounded, refuse, within
-from shapes.frozen import Named, Names, Values, frozen
+from shapes.frozen import Named, Names, Values, among, frozen, given, without
 from shapes.toml_table import LARGEST
 
 from .environment import Environment
@@ -141,7 +141,7 @@ class Measurement:
     def from_row(row: Named) -> "Measurement":
         """A measurement from what ``row`` wrote; KeyError, TypeError or ValueError where one is missing."""
         description = dict(row["description"])
-        plain = {name: row[name] for name in COLUMNS if name not in _NESTED and row.get(name) is not None}
+        plain = without(among(given(row), COLUMNS), _NESTED)
         return Measurement(
             key=key_of(description),
             description=description,

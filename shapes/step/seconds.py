@@ -17,7 +17,7 @@ not fill a wait for the host. Only the experts' own work hides an expert's dispa
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -120,10 +120,8 @@ def work(operators: Iterable[Operator], each: Iterable[Any]) -> Work:
             group = next((groups_of[word] for word in operator.name.split(".") if word in groups_of), "tensor")
             if group in WITHIN:
                 total.layers.runs[kind._replace(name=COLLECTIVE)] += count
-            total.communication[group] += seconds
-            for part, told in FACTS["apart"].items():
-                if {group, operator.what, operator.phase}.issuperset(told):
-                    total.communication[part] += seconds
+            for part in _parts(group, operator):
+                total.communication[part] += seconds
         elif operator.phase == "optimizer":
             total.update_s += seconds
         else:
@@ -134,6 +132,14 @@ def work(operators: Iterable[Operator], each: Iterable[Any]) -> Work:
             region.runs[kind] += count * groups
             region.fallbacks += count * _falls_back(operator)
     return total
+
+
+def _parts(group: str, operator: Collective) -> Iterator[str]:
+    """A collective's group, and the parts of it that some trainers do not overlap."""
+    yield group
+    for part, told in FACTS["apart"].items():
+        if {group, operator.what, operator.phase}.issuperset(told):
+            yield part
 
 
 def _falls_back(operator: Operator) -> bool:

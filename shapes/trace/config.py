@@ -213,12 +213,8 @@ def load_config(config: Any) -> tuple[Any, str]:
         return deepcopy(config), config.model_type
     where = f"<{type(config).__name__}>"
     if isinstance(config, str | Path):
-        where, path = str(config), Path(config)
-        text = read_text(path / "config.json" if path.is_dir() else path, MOST_BYTES)
-        try:
-            config = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"expected JSON: {error}", where=where) from error
+        where = str(config)
+        config = _read_json(Path(config), where)
     refuse(not isinstance(config, Mapping), "expected a mapping, the content of a config.json", where=where)
     known = _config_class(config, where)
     plain = {k: _number(v) for k, v in config.items() if k not in ("auto_map", "quantization_config", "model_type")}
@@ -239,6 +235,14 @@ def _number(value: Any) -> Any:
         held = value.get("__float__") if len(value) == 1 else None
         return float(held) if held in _NO_JSON else {key: _number(one) for key, one in value.items()}
     return [_number(one) for one in value] if isinstance(value, list) else value
+
+
+def _read_json(path: Path, where: str) -> Any:
+    text = read_text(path / "config.json" if path.is_dir() else path, MOST_BYTES)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"expected JSON: {error}", where=where) from error
 
 
 def _config_class(config: Named, where: str) -> Any:

@@ -398,9 +398,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             mask, made_of, activation = 0, frozenset(), False
         for one in outs:
             self._set(one, mask, made_of, activation)
-        self._value(outs[0]).inverse_root |= short == "rsqrt" or (
-            short == "pow" and isinstance(args[1], float) and args[1] == -0.5
-        )
+        self._value(outs[0]).inverse_root |= _is_inverse_root(short, args)
         self._follow_scores(short, tensors, values, outs)
 
     def _follow_scores(self, operator: str, tensors: list[Tensor], values: list[_Value], outs: list[Tensor]) -> None:
@@ -412,7 +410,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             scores.form = self.form_of(tensor) or scores.form
         if operator in ("_softmax", "_safe_softmax"):
             values_read = self.known.of(tensors[0])
-            scores.heads = tensors[0].shape[-3] if tensors[0].dim() > 3 else 0
+            scores.heads = sum(tensors[0].shape[1:][-3:-2])
             scores.normalised, scores.seen = True, None if values_read is None else mask_of(values_read)
         for one in outs:
             self._value(one).scores = scores
@@ -479,6 +477,11 @@ def _index(values: Tensor | None) -> Index | None:
     if len(found) > 1:
         return "positions"
     return "tokens" if found == {TOKEN} and values.numel() > 1 else "types"
+
+
+def _is_inverse_root(operator: str, args: Items) -> bool:
+    """Whether an operator takes one over the root of its argument: rsqrt, or a power of -0.5."""
+    return operator == "rsqrt" or (operator == "pow" and isinstance(args[1], float) and args[1] == -0.5)
 
 
 _MADE_NEW, _OVERWRITES, _NORMS, _POINTWISE, _MIXES = (

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import Literal
 
-from shapes.frozen import Named, Values, Words, frozen, without
+from shapes.frozen import Named, Values, Words, among, frozen, without
 from shapes.toml_table import table_of
 
 #: Colours, shapes and sizes by what they mean; how points and labels look.
@@ -71,7 +71,7 @@ def points(rows: Sequence[Row], *more: Layer) -> list[Layer]:
 
 
 def _at(row: Row, group: str = "group") -> Values:
-    return {key: row[key] for key in ("x", "y", group) if key in row}
+    return among(row, ("x", "y", group))
 
 
 def path(places: Iterable[tuple[float, float]], what: str = "", **look: object) -> Layer:

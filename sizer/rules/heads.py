@@ -5,6 +5,7 @@ from math import gcd
 
 from shapes.cost import run_for
 from shapes.dtypes import next_multiple
+from shapes.frozen import among
 from shapes.kernels import Run, load_kernel, run_of
 from shapes.model import MlaShape
 from shapes.operators.types import Attention
@@ -248,7 +249,7 @@ def _recurrent_heads(context: Context) -> Iterator[Finding]:
     """Heads and groups that t does not cut."""
     dims, t = context.dimensions, context.workload.t
     for names in _SHARED:
-        held = {name: dims[name] for name in names if name in dims}
+        held = among(dims, names)
         if not context.workload.train and held.get("state_groups") == 1:
             del held["state_groups"]  # engines copy a single group; in training it is cut
         common = gcd(*held.values())

@@ -10,7 +10,7 @@ from math import gcd, lcm
 import numpy as np
 
 from shapes.columns import Array
-from shapes.frozen import Named, Names, Values, replace
+from shapes.frozen import Named, Names, Values, among, replace
 from shapes.model import MlaShape, ModelShape
 from shapes.program import REQUESTS
 from shapes.step import Pricer
@@ -110,4 +110,4 @@ def _practice(sizes: Named, model: ModelShape) -> Values:
     if "experts" in sizes:
         found["sparsity"] = sizes["experts"] / sizes["top_k"]
         found["granularity"] = 4 * sizes["hidden"] / sizes["expert_d_ff"]
-    return found | {name: sizes[name] for name in ("window", "experts", "top_k") if name in sizes}
+    return found | among(sizes, ("window", "experts", "top_k"))

@@ -18,7 +18,7 @@ from shapes.columns import Array, IntegerTable
 from shapes.device import Device
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Ints, Named, Names, Sizes, Values, frozen, replace
+from shapes.frozen import Ints, Named, Names, Sizes, Values, frozen, replace, without
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.model.resize import dimensions, resize
 from shapes.operators import layer_operators
@@ -219,7 +219,7 @@ REACH: dict[str, float] = _TABLES["reach"]
 
 def resized(model: ModelShape, change: Named | IntegerTable) -> ModelShape:
     """``model`` with a change of its dimensions; a context is none."""
-    return resize(model, **{name: size for name, size in {**change}.items() if name != "s"})
+    return resize(model, **without({**change}, ("s",)))
 
 
 def reaches(change: Named) -> list[Any]:
