@@ -191,8 +191,7 @@ def read_subject(
     ``example_inputs`` is read by its config.
     """
     workload = workload_fields(workload)
-    if stack is not None:
-        load_stack(stack)  # refused before a class is loaded, which takes seconds
+    stack = stack and load_stack(stack)  # refused before a class is loaded, which takes seconds
     if callable(getattr(source, "named_parameters", None)):
         if example_inputs is not None or getattr(source, "config", None) is None:
             return _run_by(_of_module(source, example_inputs, dims, workload, nearest=nearest), stack)
@@ -246,8 +245,9 @@ def _of_reading(reading: Reading, workload: Named, *, nearest: bool) -> Subject:
 
 def _check_saving(model: ModelShape, workload: Workload) -> None:
     """InputError for modules that the model has none of, and for more layers than a device holds."""
-    saving, has, layers = workload.saving, modules_in(model), -(-model.layers // workload.p)
-    unknown = saving.name not in POLICIES and not saving.again.issubset(has)
+    saving, layers = workload.saving, -(-model.layers // workload.p)
+    has = saving.again if saving.name in POLICIES else modules_in(model)
+    unknown = not saving.again.issubset(has)
     refuse(
         unknown or (saving.layers or 0) > layers,
         f"expected modules that {model.model_type} has: {', '.join(has)}"

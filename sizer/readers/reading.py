@@ -564,9 +564,9 @@ def unread(config: Config, asked: Iterable[str], format_name: str) -> tuple[Unre
         if key in harmless or own in harmless:
             continue  # by its own name, whatever a glob says
         entry = _entry(key, matters) or _entry(own, matters)
+        idle = not entry and (_entry(key, harmless) or _entry(own, harmless))
         # In a section that is harmless as a whole a key that is read may be misspelt.
-        of_section = "." in key and misspelt(key, read, config)
-        if not (entry or of_section) and (_entry(key, harmless) or _entry(own, harmless)):
+        if idle and not ("." in key and misspelt(key, read, config)):
             continue
         sizes = entry in (model or ()) or any(
             re.match(words, one) and inner not in OFF
