@@ -180,7 +180,7 @@ def test_the_self_test_passes_here_and_says_what_does_not(bench, monkeypatch) ->
 
 @pytest.mark.slow
 def test_everything_is_measured_in_its_time_and_every_suite_has_its_file(bench, tmp_path: Path) -> None:
-    result = bench("all", "--minutes", "0.02", "--out", str(tmp_path / "out"), *FAST)
+    result = bench("all", "--time-limit", "0.02min", "--out", str(tmp_path / "out"), *FAST)
     assert len(os.listdir(tmp_path / "out")) <= 8  # as many files as come back from a lent device
     assert len(json.loads((tmp_path / "out" / "all.summary.json").read_text())) == 6
     assert "misalignment: " in result.output
@@ -206,7 +206,7 @@ def test_without_click_the_program_measures_everything_and_knows_no_other_comman
         named = {**os.environ, "PYTHONPATH": path, "SIZER_STORE": str(tmp_path / "s.db")}
         return subprocess.run([*made, *arguments], env=named, cwd=ROOT, capture_output=True, text=True, check=False)
 
-    result = run("bench", "all", "--minutes", "0.02", "--out", str(tmp_path / "out"), "--device", "cpu")
+    result = run("bench", "all", "--time-limit", "0.02min", "--out", str(tmp_path / "out"), "--device", "cpu")
     assert re.fullmatch(r"(sizer: .*\n)+", result.stderr), result.stderr
     assert [f"sizer: {how}: " in result.stderr for how in ("exhaustive", "racing")] == [True, True]
     assert result.returncode in (0, 1)  # so short a time does not end the self-test everywhere

@@ -241,7 +241,7 @@ def test_ops_explain_adds_up_to_the_operators_time() -> None:
         (("search", "--h", "1024", "--train"), "--train is now --phase train"),
         (("search", "--h", "1024", "--tokens", "4096"), "--tokens is now -b and -s"),
         (("search", "--config", str(CONFIGS / "gpt2.json")), "--config is now the CONFIG argument"),
-        (("search", "--h", "1024", "--misaligned"), "--misaligned is now --step 1"),
+        (("search", "--h", "1024", "--misaligned"), "--misaligned is now --limit step=1"),
         (("check", str(CONFIGS / "gpt2.json"), "--exit-zero"), "--exit-zero is now --fail-on never"),
         (("search", "--h", "1024", "--aspect", "60:100"), "--aspect is now --limit aspect=VALUE"),
         (("check", "a.json", "--expert-load", "2"), "--expert-load is --workload expert-load=VALUE of check, diff"),

@@ -109,7 +109,7 @@ OUT_OF_BOUNDS: list[tuple[str, ...]] = [
     ("check", "{}", "--pp", "2147483648"),
     ("check", "{}", "--workload", "expert-load=1.7e308"),
     ("search", "{}", "--layers", "4294967296", "--predict"),
-    ("search", "--h", "4096", "--range", "1:9999999999", "--step", "1", "--predict"),
+    ("search", "--h", "4096", "--range", "1:9999999999", "--limit", "step=1", "--predict"),
     ("search", "--h", "4096", "--params=-inf", "--what", "model", "--predict"),
     ("search", "--h", "4096", "--params", "nan", "--what", "model", "--predict"),
     ("store", "list", "--top", "9223372036854775808"),

@@ -28,7 +28,7 @@ PAGES = {
     "check-several": (("check", GPT2, QWEN, "--fail-on", "never"), 2),
     "check-pipeline": (("check", LLAMA, "--tp", "2", "--pp", "4", "--gpus", "64", "--global-batch", "128"), 1),
     "ops": (("ops", GPT2, "--phase", "decode", "--context", "512"), 1),
-    "search": (("search", "--h", "1024", "--step", "1"), 1),
+    "search": (("search", "--h", "1024", "--limit", "step=1"), 1),
     "search-model": (("search", GPT2, "--what", "model", "--device", "mi300x"), 1),
     "memory": (("memory", GPT2, "--dp", "8", "--zero", "3"), 0),
     "plan": (("plan", GPT2, "--gpus", "8", "--global-batch", "64"), 0),

@@ -283,7 +283,7 @@ SAID: list[tuple[str, str]] = [
     ("search --h 4k --param 7B", "did you mean --params?"),
     ("search --hidden 0", "expected an integer between 1"),
     ("search --h 4096 --range 1000-2000", "expected LOW:HIGH"),
-    ("search --h 4096 --step 0", "expected a positive integer"),
+    ("search --h 4096 --limit step=0", "expected a positive integer"),
     ("search --h 4096 --limit head-dim=abc", "expected integers between commas"),
     ("search --params 7GB", "such as 2.7e9 or 2.7B"),
     (f"search {G} --serving context=8k,microbatch", "expected KEY=VALUE between commas"),

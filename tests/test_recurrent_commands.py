@@ -76,7 +76,7 @@ def test_every_command_answers(config: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("config", "what"), every_run(product(KINDS, SPACES), *SEARCHED), indirect=["config"])
 def test_a_search_finds_candidates_or_says_what_the_model_lacks(config: Path, what: str) -> None:
-    limits = {"swiglu": ["--step", "1"], "experts": ["--tolerance", "50%"], "model": ["--range", "64:128"]}
+    limits = {"swiglu": ["--limit", "step=1"], "experts": ["--tolerance", "50%"], "model": ["--range", "64:128"]}
     code, said = output_of("search", config, "--what", what, *limits.get(what, []), *STEP)
     family = json.loads(config.read_text())["model_type"]
     if code == 2:

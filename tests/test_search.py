@@ -436,7 +436,7 @@ def test_a_patch_says_the_share_of_full_attention_where_a_key_does(tmp_path: Pat
     listed["layer_types"] = 2 * [*3 * ["sliding_attention"], "full_attention"]
     for number, config in enumerate((counted, listed)):
         (tmp_path / f"{number}.json").write_text(json.dumps(config))
-    asked = "--what", "model", "--limit", "vary=hybrid", "--limit", "tp-ready=2", "--step", "256", "--emit"
+    asked = "--what", "model", "--limit", "vary=hybrid", "--limit", "tp-ready=2", "--limit", "step=256", "--emit"
     patch = json.loads(run(str(tmp_path / "0.json"), *asked).stdout)
     assert patch["sliding_window_pattern"] == 8, "fewer layers attend to all, in less time"
     refused = run(str(tmp_path / "1.json"), *asked)

@@ -48,8 +48,8 @@ TINY = [
     "fp32",
     "--tolerance",
     "5%",
-    "--step",
-    "4",
+    "--limit",
+    "step=4",
     "--measure",
     "--limit",
     "regret=20%",
@@ -176,7 +176,7 @@ def test_a_strategy_of_ones_own_looks_at_every_candidate(tmp_path: Path) -> None
 
 def test_a_killed_search_goes_on_from_what_it_had(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    wide = ["--h", "512", "-b", "1", "-s", "512", "--tolerance", "2%", "--step", "4", "--limit", "regret=1%"]
+    wide = ["--h", "512", "-b", "1", "-s", "512", "--tolerance", "2%", "--limit", "step=4", "--limit", "regret=1%"]
     command = [sys.executable, "-m", "sizer", "search", *TINY, *wide]
     environment = {**os.environ, "SIZER_STORE": str(path)}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -39,7 +39,7 @@ PAGES = {
     "check-several": f"check {CONFIGS}/gpt2.json {CONFIGS}/qwen2.5-7b.json {CONFIGS}/mixtral-8x7b.json --fail-on never",
     "check-pipeline": f"check {CONFIGS}/llama-3.1-8b.json --tp 2 --pp 4 --gpus 64 --global-batch 128 --fail-on never",
     "ops": f"ops {CONFIGS}/qwen3-30b-a3b.json --tp 2 --dp 8 --ep 8",
-    "search": "search --h 4096 --step 1",
+    "search": "search --h 4096 --limit step=1",
     "search-model": f"search {CONFIGS}/llama-3.1-8b.json --what model",
     "plan": f"plan {CONFIGS}/llama-3.1-8b.json --gpus 64 --global-batch 512 --tokens 1e12",
     "memory": f"memory {CONFIGS}/llama-3.1-8b.json --dp 8 --zero 3 --checkpointing full",

@@ -45,11 +45,16 @@ def stand_in_for_scipy() -> None:
         sys.modules |= {"scipy": ModuleType("scipy"), "scipy.special": special}
 
 
+def _seconds(text: str) -> float:
+    """90, 90s or 25min."""
+    return 60 * float(text[:-3]) if text.endswith("min") else float(text.removesuffix("s"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser("sizer", description=f"All other commands and options: {install('click')}")
     parser.add_argument("command", choices=["bench", "store"])
     parser.add_argument("what", choices=["all", "export"], nargs="?")
-    parser.add_argument("--minutes", type=float, default=25.0)
+    parser.add_argument("--time-limit", type=_seconds, default=60.0 * 25, help="90, 90s or 25min")
     for option in ("--self-test", "--dry-run"):
         parser.add_argument(option, action="store_true")
     for option in ("--out", "--store", "--device", "--dataset"):
@@ -96,7 +101,7 @@ def _measured(given: argparse.Namespace) -> bool:
 
 def _all(given: argparse.Namespace, store: Store, executor: Executor) -> bool:
     out = Path(given.out) if given.out else None
-    bencher = Bencher(executor, store, {}, lambda _: None, 60 * given.minutes, False, out)
+    bencher = Bencher(executor, store, {}, lambda _: None, given.time_limit, False, out)
     groups, passed = TREE["everything"](bencher, TREE["every_suite"](), say, None)
     answer = Bench(tuple(groups))
     say(answer.failed or f"{len(answer.measurements)} measured")

@@ -68,7 +68,7 @@ def chosen_executor(ray: str | None, on: str | None, device: str | None = None) 
 def bench(asked: Asked) -> None:
     """Measure operators, a configuration's operators (with their predictions) or a suite on the device at hand.
 
-    `sizer bench all --minutes 25 --out DIR` is half an hour on a new device: the self-test, then every suite.
+    `sizer bench all --time-limit 25min --out DIR` is half an hour on a new device: the self-test, then every suite.
     `sizer bench -m 1024 -n 1024 -k 1000:1030:1` times products. Results go to the store at once: the same command
     again goes on where this one was stopped.
     """
@@ -79,7 +79,7 @@ def bench(asked: Asked) -> None:
         refuse(not path.is_file(), expected, "bench all", str(path.parent))
         everything = run_path(str(path))
         asked.suite, asked.config = everything["every_suite"](), None
-        asked.time_limit = asked.time_limit or 60 * asked.minutes
+        asked.time_limit = asked.time_limit or 60.0 * 25
     refuse(asked.suite and asked.config, "expected one of CONFIG and --suite", "bench")
     asked.demand(on="ray", shard="suite", dry_run="suite", out="suite")
     settings: Values = {**SUSTAINED} if asked.sustained else {}

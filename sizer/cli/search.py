@@ -58,7 +58,7 @@ def command(asked: Asked) -> None:
     measure = (not asked.device and accelerator_here()) if asked.measure is None else asked.measure
     low, high = _read(_BOUNDS["range"], asked.range_, "--range")
     further = {name: said.pop(name) for name in said.keys() & Limits.__match_args__}
-    limits = Limits(_read(_BOUNDS["tolerance"], asked.tolerance, "--tolerance"), low, high, asked.step, **further)
+    limits = Limits(_read(_BOUNDS["tolerance"], asked.tolerance, "--tolerance"), low, high, **further)
     reading = asked.config and read_model(asked.source(), config_format=asked.config_format)
     refuse(
         asked.emit and asked.format_ not in ("text", "json"),
