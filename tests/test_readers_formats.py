@@ -1401,3 +1401,27 @@ def test_a_section_is_an_object_or_left_open(section: str) -> None:
         read_text(json.dumps({**META, section: 3}), where="params.json")
     left_open = read_text(json.dumps({**META, section: None}), where="params.json")
     assert left_open.model == read_text(json.dumps(META), where="params.json").model
+
+
+def test_lingua_shards_as_its_file_says() -> None:
+    model = {"dim": 128, "n_layers": 2, "n_heads": 4, "vocab_size": 1000}
+    settings = {"fsdp_type": "full_shard", "compile": True, "model_dtype": "fp16", "spawn_method": "spawn"}
+    config = {
+        "model": model,
+        "data": {"seq_len": 64, "load_async": True},
+        "distributed": settings,
+        "optim": {"lr": 1.0},
+    }
+    report = check(config)
+    assert (report.workload.zero, report.workload.dtype, report.workload.s) == (3, "fp16", 64)
+    assert not [one for one in report.findings if one.code == "SZ131"]
+    assert check({**config, "distributed": {}}).workload.zero == 0
+
+
+def test_neox_runs_layers_again_however_many_at_once() -> None:
+    sizes = {"num_layers": 4, "hidden_size": 128, "num_attention_heads": 4, "seq_length": 64, "vocab_size": 1024}
+    for many in (1, 4):
+        config = {**sizes, "max_position_embeddings": 64, "checkpoint_activations": True, "checkpoint_num_layers": many}
+        report = check({**config, "comms_logger": {"enabled": False, "prof_all": True}})
+        assert report.workload.checkpointing == "full"
+        assert not [one for one in report.findings if one.code == "SZ131"]

@@ -550,8 +550,9 @@ def _vetted(offers: Offers, own: Proposals, said: _Said | None, *, error: bool, 
     """At most ``MOST`` of ``offers`` (the best first): those that, applied, leave nothing worse than ``said``.
 
     After them come offers that leave something worse, which is then named, if one of these holds: they save more than
-    it costs; they mend an ``error`` (another model only where no offer before leaves nothing); they mend an
-    ``outright`` breach and break nothing outright. Of several values of the same workload fields the first is enough.
+    mending it would; they mend an ``error`` (another model only where no offer before leaves nothing); they break
+    nothing outright, and mend an ``outright`` breach or are all there is. Of several values of the same workload fields
+    the first is enough.
     """
     clean, others = list[Offer](), list[Offer]()
     for offer in offers:
@@ -561,7 +562,9 @@ def _vetted(offers: Offers, own: Proposals, said: _Said | None, *, error: bool, 
         left = said and _left(offer.change, own, said)
         if not left:
             clean.append(offer)
-        elif (error and not (clean and reshapes)) or sum(left.values()) < (inf if outright else offer.saving):
+        elif (error and not (clean and reshapes)) or sum(left.values()) < (
+            inf if outright or not clean else offer.saving
+        ):
             others.append(offer.noted("then fix " + ", ".join(left)))
     return (*clean, *others)[:MOST]
 
@@ -672,9 +675,11 @@ def _priced_once(cause: Cause, done: Sequence[Cause]) -> Cause:
         # The first offer of an error fixes this cause, which is no error itself.
         if one.finding.severity == "error" != cause.finding.severity and any(map(cause.mended_by, one.offers[:1])):
             return cause.left((), one.finding)
-    above = [one for one in done if any(map(one.fixed_by, cause.offers))]
-    own = tuple(offer for offer in cause.offers if not any(one.fixed_by(offer) for one in above))
-    there = next((one.finding for one in above if any(map(cause.fixed_by, one.offers))), None)
+    own = tuple(offer for offer in cause.offers if not any(one.fixed_by(offer) for one in done))
+    both_ways = (
+        one.finding for one in done if any(map(one.fixed_by, cause.offers)) and any(map(cause.fixed_by, one.offers))
+    )
+    there = next(both_ways, None)
     if own == cause.offers or (not own and not there):
         return cause
     return cause.left(own, there)

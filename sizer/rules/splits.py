@@ -197,7 +197,7 @@ def _unbalanced(context: Context) -> Iterator[Finding]:
             "layers (Megatron-LM: --account-for-loss-in-pipeline-split, --decoder-last-pipeline-num-layers)",
             changes,
             violated=violated and not said,
-            at_most_s=lost_s,
+            at_most_s=float(lost_s),  # no number of numpy's: JSON has none
         )
 
 
