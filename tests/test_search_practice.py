@@ -171,6 +171,19 @@ def test_whole_models_stay_ready_for_the_shards_that_the_baseline_is_ready_for()
         assert one.change["head_dim"] in (64, 128)
 
 
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "shards"), [(24, 6, 2), (40, 10, 2), (24, 3, 1), (24, 12, 4), (32, 1, 8)]
+)
+def test_key_value_heads_that_eight_do_not_divide_keep_the_hidden_size_they_have(heads, kv_heads, shards) -> None:
+    """phi-4's 40/10: the baseline's own hidden size and heads are among what is tried."""
+    sizes = {"hidden_size": 128 * heads, "num_attention_heads": heads, "num_key_value_heads": kv_heads}
+    rest = {"num_hidden_layers": 32, "intermediate_size": 512 * heads, "vocab_size": 51200}
+    found = search({"model_type": "llama", **sizes, **rest}, what="model", top=50).ranked[1:]
+    tried = [one.change for one in found]
+    assert any(one["hidden"] == 128 * heads and one["kv_heads"] == kv_heads for one in tried)
+    assert all(one["heads"] % shards == 0 for one in tried)
+
+
 def test_no_key_value_head_is_copied_that_the_baseline_splits() -> None:
     # h 1024 in heads of 128 would keep two query heads a key/value head with 4 of them.
     for parameters in (2.5e8, 4e8):

@@ -299,8 +299,10 @@ def _heads(request: Request, hidden: int) -> Iterable[Sizes]:
     """Heads of each allowed dimension; of latent attention as many a width as now."""
     attention = request.model.attention
     if isinstance(attention, AttentionShape):
-        # Shards that heads split over: those asked for, else those to READY that the baseline's split over.
-        ready = 1 if request.limits.tp_ready else gcd(attention.heads, READY)
+        # Shards that heads split over: those asked for, else those to READY that the baseline's split over, key/value
+        # heads too (which may be copied: a divisor of READY's).
+        whole = attention.kv_heads if READY % attention.kv_heads else READY
+        ready = 1 if request.limits.tp_ready else gcd(attention.heads, whole, READY)
         return whole_head_counts(request, hidden, _head_dims(attention, request.limits), lcm(request.shards, ready))
     assert attention
     step = lcm(request.shards, gcd(attention.heads, MOST_HEADS_STEP))
@@ -415,8 +417,7 @@ def heads(request: Request) -> Space:
     model, limits, shards = request.model, request.limits, request.shards
     attention = model.attention
     assert isinstance(attention, AttentionShape)
-    low, high = max(SMALLEST_HEAD, limits.step or 0), LARGEST_HEAD + 1
-    dims = limits.head_dims or range(low, high, limits.step or 8)
+    dims = limits.head_dims or range(max(SMALLEST_HEAD, limits.step or 0), LARGEST_HEAD + 1, limits.step or 8)
     whole = whole_head_counts(request, model.hidden, dims, shards)
     tried = Candidates.of([one for one in whole if one["head_dim"] != attention.head_dim])
     count = tried.columns.get("heads", np.zeros(0))
