@@ -94,6 +94,7 @@ AttentionKernel = Literal[
 Optimizer = Literal[
     "adamw",
     "adamw-bf16",
+    "adamw-fp32",
     "adamw-8bit",
     "adamw-master",
     "sgd",

@@ -695,6 +695,7 @@ def test_litgpts_recipe_names_a_model_its_adapters_and_its_layout() -> None:
         "finetune": "qlora",
         "base": "nf4",
         "lora_rank": 32,
+        "lora_dropout": 0.05,  # of litgpt finetune lora, unless told
         "lora_targets": "q_proj,v_proj",
         "checkpointing": "full",
     }
@@ -867,6 +868,7 @@ def test_saved_training_arguments_are_told_from_accelerates_settings_and_give_ad
         "finetune": "qlora",
         "lora_rank": 64,
         "lora_targets": "q_proj,v_proj",
+        "optimizer": "adamw-fp32",
     }
     assert reading.unread == ()
     file.write_text(json.dumps({**saved, "train_mode": "full"}))

@@ -11,6 +11,8 @@ import pytest
 
 import sizer
 from shapes.errors import InputError
+from shapes.memory import memory
+from shapes.workload import Workload
 from sizer.readers import NoModel, megatron, read_config
 from sizer.readers.reading import FORMATS
 from sizer.subject import read_subject
@@ -910,7 +912,11 @@ def test_torchtunes_qlora_has_a_base_of_four_bits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("optimizer", "said"),
-    [("torch.optim.AdamW", "adamw-bf16"), ("bitsandbytes.optim.PagedAdamW", None), ("torchao.optim.AdamW8bit", None)],
+    [
+        ("torch.optim.AdamW", "adamw-bf16"),
+        ("bitsandbytes.optim.PagedAdamW", "adamw-fp32"),
+        ("torchao.optim.AdamW8bit", None),
+    ],
 )
 def test_torchtunes_dtype_is_that_of_weights_and_moments(optimizer: str, said: str | None, tmp_path: Path) -> None:
     """Bitsandbytes' moments are fp32 whatever the weights are in."""
@@ -923,9 +929,31 @@ dtype: bf16
     found = read(tmp_path, text)
     known = {"torchao.optim.AdamW8bit": "adamw-8bit"}.get(optimizer, said)
     assert (found.workload["precision"], found.workload.get("optimizer")) == ("bf16", known)
+    each = {"adamw-bf16": 4.0, "adamw-fp32": 8.0}.get(known or "")
+    states = memory(found.model, Workload(**found.workload)).components["optimizer_states"]
+    assert each is None or states == each * found.model.parameters
     assert any("optimizer_in_bwd" in one for one in found.notes)
     plain = read(tmp_path, text.replace("dtype: bf16", "dtype: fp32")).workload
     assert (plain["precision"], plain["dtype"]) == ("fp32", "fp32")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"model_name_or_path: {QWEN}\nstage: sft\nfinetuning_type: lora\nlora_dropout: P\n"
+        "disable_gradient_checkpointing: true",
+        f"base_model: {QWEN}\nadapter: lora\nlora_r: 8\nlora_dropout: P\nmicro_batch_size: 1",
+        "model: {_component_: torchtune.models.qwen2_5.lora_qwen2_5_7b_instruct, lora_rank: 8, lora_dropout: P}\n"
+        f"checkpointer: {{checkpoint_dir: /tmp/{QWEN}}}\nbatch_size: 1",
+        "checkpoint_dir: checkpoints/microsoft/phi-2\nlora_r: 8\nlora_dropout: P\ntrain: {micro_batch_size: 1}",
+    ],
+)
+def test_a_recipes_dropout_of_adapters_is_in_what_they_save(text: str, tmp_path: Path) -> None:
+    """An adapter's dropout saves what is left of its input, and a mask."""
+    with_it, without = (read(tmp_path, text.replace("P", p)) for p in ("0.05", "0.0"))
+    assert (with_it.workload["lora_dropout"], without.workload.get("lora_dropout")) == (0.05, None)
+    saved = [memory(one.model, Workload(**one.workload)).components["activations"] for one in (with_it, without)]
+    assert saved[0] > saved[1]
 
 
 def test_a_training_scripts_degree_does_not_make_it_a_server(tmp_path: Path) -> None:

@@ -44,29 +44,25 @@ def _head(answer: MemoryBreakdown) -> list[str]:
     return lines
 
 
-def _verdict(answer: MemoryBreakdown) -> list[str]:
+def _verdict(answer: MemoryBreakdown) -> Iterator[str]:
     left = (answer.device_bytes - answer.memory.total_bytes) / GIB
     fits = f"fits with {left:.2f} GiB to spare" if answer.ok else f"does not fit, by {-left:.2f} GiB"
     if not answer.ok and answer.memory.may_fit:
         fits = f"may fit: it takes {answer.memory.total_bytes / GIB:.2f} GiB, and fragments and errors have taken 8%"
-    held = []
+    yield f"{fits}: {answer.device} has {answer.device_bytes / GIB:.2f} GiB"
     if engine := answer.engine:
         context, requests = (
             "any" if size is None else f"{size:,}" for size in (engine.longest_context, engine.most_requests)
         )
         where = f"of an engine that takes {engine.memory_utilization:g} of it"
-        held = [
-            f"longest context {where}: {context} tokens a request at b {answer.workload.b}",
+        yield f"longest context {where}: {context} tokens a request at b {answer.workload.b}"
+        yield (
             f"most requests {where}: {requests} at a context of {answer.workload.context:,}; b {answer.workload.b} "
-            f"takes {engine.total_bytes / GIB:.2f} GiB of {engine.memory_utilization * answer.device_bytes / GIB:.2f}",
-        ]
-    return [
-        f"{fits}: {answer.device} has {answer.device_bytes / GIB:.2f} GiB",
-        *held,
-        f"largest microbatch: {answer.largest_microbatch or 'none, not even one sequence fits'}",
-        f"smallest tensor-parallel degree that fits: {answer.smallest_tp or 'none up to 64'}",
-        f"smallest pipeline-parallel degree that fits: {answer.smallest_pp or 'none'}",
-    ]
+            f"takes {engine.total_bytes / GIB:.2f} GiB of {engine.memory_utilization * answer.device_bytes / GIB:.2f}"
+        )
+    yield f"largest microbatch: {answer.largest_microbatch or 'none, not even one sequence fits'}"
+    yield f"smallest tensor-parallel degree that fits: {answer.smallest_tp or 'none up to 64'}"
+    yield f"smallest pipeline-parallel degree that fits: {answer.smallest_pp or 'none'}"
 
 
 #: Columns of the savings.
