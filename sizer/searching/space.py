@@ -432,7 +432,7 @@ def nothing_left(what: str, excluded: Sizes) -> NothingLeftError:
     if not excluded:
         return NothingLeftError(f"no candidate for {what}: widen --range or --tolerance")
     worst = max(excluded, key=excluded.__getitem__)
-    said = f"{worst} excludes the most ({excluded[worst]}); widen --range or --tolerance"
+    said = f"{worst} excludes the most ({excluded[worst]}); widen the limit it names, or widen --range or --tolerance"
     return NothingLeftError(f"no candidate for {what} is left: {said}{', or search --what model' * (what != 'model')}")
 
 
