@@ -457,6 +457,23 @@ def test_of_fewer_stages_those_that_the_devices_make_are_tried() -> None:
     assert (finding.severity, [one.change for one in finding.suggestions]) == ("warning", [{"pp": 4, "dp": 10}])
 
 
+def test_a_long_bubble_of_few_microbatches_is_offered_half_the_replicas() -> None:
+    # Six microbatches over eight stages; Megatron's padding for t 8 (1.6% of the vocabulary) forbade twelve.
+    asked: dict[str, Any] = {"gpus": 128, "t": 4, "p": 8, "b": 1, "s": 4096, "global_batch": 24, "zero": 1}
+    asked |= {"sequence_parallel": True, "stack": "megatron-core-te", "vpp": 1}
+    config = json.loads((CONFIGS / "llama-3.1-8b.json").read_text()) | {"vocab_size": 32256, "head_dim": 128}
+    config |= {"hidden_size": 8192, "num_attention_heads": 64, "num_hidden_layers": 80, "intermediate_size": 28672}
+    (filling,) = named(sizer.check(config, **asked), "SZ138")
+    assert (filling.severity, [one.change for one in filling.suggestions]) == ("warning", [{"tp": 8, "dp": 2}])
+
+
+def test_a_sequence_that_a_wrong_degree_cuts_is_of_that_degree_s_finding() -> None:
+    asked: dict[str, Any] = {"t": 3, "cp": 2, "d": 4, "sequence_parallel": True, "s": 8192, "b": 1}
+    (cut,) = [one for one in sizer.check(LLAMA, **asked).findings if one.severity == "error"]
+    assert {"SZ105", "SZ115", "SZ127"} <= {*cut.codes}
+    assert {"tp": 4} in [one.change for one in cut.suggestions]
+
+
 def test_a_cache_that_does_not_fit_is_told_of_as_many_requests_as_fit() -> None:
     asked: dict[str, Any] = {"device": "h200", "phase": "decode", "t": 16, "context": 32768}
     (finding,) = named(sizer.check("moonshotai/Kimi-K2-Thinking", b=64, **asked), "SZ121")

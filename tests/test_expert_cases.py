@@ -26,6 +26,7 @@ NAMES += [
     "twenty_ninth",
     "thirtieth",
     "thirty_first",
+    "thirty_second",
 ]
 TABLE, *HELD = (
     tomllib.loads((Path(__file__).parent / "data" / f"{name}_cases.toml").read_text(encoding="utf-8")) for name in NAMES

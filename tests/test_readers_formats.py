@@ -1157,6 +1157,8 @@ def test_maxtexts_gpt3_is_a_gpt2_of_its_sizes_and_its_step_is_read() -> None:
     found = read_config({**sizes, **step, "remat_policy": "full"})
     assert found.workload == {"zero": 3, "dtype": "bf16", "checkpointing": "full"}
     assert not found.unread
+    found = read_config({**sizes, **step, "remat_policy": "save_dot_with_context_except_mlp"})
+    assert (found.workload["checkpointing"], found.notes) == ("layernorm,mlp", ())
     found = read_config({**sizes, "remat_policy": "minimal", "dcn_data_parallelism": 4})
     assert [one.key for one in found.unread] == ["dcn_data_parallelism"]
     assert any("remat_policy" in one for one in found.notes)
@@ -1406,8 +1408,13 @@ def test_a_section_is_an_object_or_left_open(section: str) -> None:
 
 
 def test_lingua_shards_as_its_file_says() -> None:
-    model = {"dim": 128, "n_layers": 2, "n_heads": 4, "vocab_size": 1000}
-    settings = {"fsdp_type": "full_shard", "compile": True, "model_dtype": "fp16", "spawn_method": "spawn"}
+    model: dict[str, Any] = {"dim": 128, "n_layers": 2, "n_heads": 4, "vocab_size": 1000}
+    settings: dict[str, Any] = {
+        "fsdp_type": "full_shard",
+        "compile": True,
+        "model_dtype": "fp16",
+        "spawn_method": "spawn",
+    }
     config = {
         "model": model,
         "data": {"seq_len": 64, "load_async": True},
@@ -1421,9 +1428,35 @@ def test_lingua_shards_as_its_file_says() -> None:
 
 
 def test_neox_runs_layers_again_however_many_at_once() -> None:
-    sizes = {"num_layers": 4, "hidden_size": 128, "num_attention_heads": 4, "seq_length": 64, "vocab_size": 1024}
+    sizes: dict[str, Any] = {"num_layers": 4, "hidden_size": 128, "num_attention_heads": 4, "seq_length": 64}
+    sizes |= {"pipe_parallel_size": 1, "model_parallel_size": 1, "vocab_size": 1024}
     for many in (1, 4):
         config = {**sizes, "max_position_embeddings": 64, "checkpoint_activations": True, "checkpoint_num_layers": many}
-        report = check({**config, "comms_logger": {"enabled": False, "prof_all": True}})
+        scales = {"enabled": True, "min_loss_scale": 1, "auto_cast": True, "hysteresis": 2}
+        report = check({**config, "comms_logger": {"enabled": False, "prof_all": True}, "fp16": scales})
         assert report.workload.checkpointing == "full"
         assert not [one for one in report.findings if one.code == "SZ131"]
+
+
+def test_nanotron_turns_no_queries_in_every_fourth_layer_as_smollm3_does() -> None:
+    sizes: dict[str, Any] = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = {**sizes, "intermediate_size": 256, "vocab_size": 1024, "is_qwen2_config": True, "no_rope_layer": 4}
+    config["num_hidden_layers"] = 8
+    config |= {"tie_word_embeddings": True, "max_position_embeddings": 64}
+    own = read_config(
+        {**config, "model_type": "smollm3", "no_rope_layer_interval": 4, "no_rope_layer": None}
+    ).model.main
+    for file in (config, {"model": {"model_config": config}}):
+        assert read_config(file).model.main.blocks == own.blocks
+        assert [bool(one.attention and one.attention.rotary_dim) for one in own.blocks] == [True, False, True, False]
+
+
+def test_keys_that_published_runs_of_nemo_and_primus_have_are_none_of_a_typing_error() -> None:
+    sizes: dict[str, Any] = {"num_layers": 4, "hidden_size": 128, "num_attention_heads": 4, "ffn_hidden_size": 256}
+    nemo = {**sizes, "encoder_seq_length": 64, "cross_entropy_loss_fusion": True, "tp_only_amax_red": True}
+    nemo |= {"defer_embedding_wgrad_compute": True, "moe_expert_capacity_factor": 1.0}
+    primus = {**sizes, "vocab_size": 1024, "seq_length": 64, "max_position_embeddings": 64, "disable_wandb": True}
+    primus |= {"pp_algorithm": "1f1b", "pin_cpu_grads": True, "xielu": True, "ademamix_alpha": 8, "goldfish_k": 50}
+    for config in ({"model": {**nemo, "vocab_size": 1024}, "trainer": {"devices": 8}}, primus):
+        found = check(config)
+        assert not [one.field for one in found.findings if one.code == "SZ131"]

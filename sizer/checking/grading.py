@@ -126,8 +126,8 @@ def objections_in(answers: Iterable[tuple[Rule, Judgement]]) -> Objections:
 def worse(after: Objections, before: Objections, least: int = -1) -> Names:
     """Codes of the rules that object to ``after`` more than to ``before``.
 
-    ``least``: the grade from which a new objection counts. 0: a rule that is met in part is none, because ``before``
-    had no split that runs.
+    ``least``: the grade from which a new objection counts. 0: a rule that is met in part is none, because the change is
+    of the split, or ``before`` had none that runs.
     """
     return tuple(dict.fromkeys(key[0] for key, grade in after.items() if grade > before.get(key, least)))
 
@@ -344,7 +344,10 @@ def price_offer(suggestion: Suggestion, by: Proposals, at_most_s: float = inf, *
     after = pricer.step(changed.operators, changed.workload, changed.model)
     unsplit = changed.workload if changed.asked else None
     left = objections(context_of(changed, pricer.device, after), unsplit)
-    if worse(left, by.broken, 0 if subject.asked else -1) and not (runs and not changed.asked):
+    # Another split may meet a rule in part: what that costs is in its price.
+    if worse(left, by.broken, -(not subject.asked and of_dimensions(suggestion.change))) and not (
+        runs and not changed.asked
+    ):
         return None
     scale = equal_work(subject, step, changed, after)
     gain = step.seconds - after.seconds * scale
@@ -430,9 +433,7 @@ def equal_work(subject: Subject, step: Step, changed: Subject, after: Step) -> f
     Training: a step at equal tokens and devices (a larger microbatch does more work, a smaller t leaves devices free).
     Serving: latency as it is, to the first token or for each further one.
     """
-    if subject.workload.serving:
-        return 1.0
-    return _tokens(subject, step) / _tokens(changed, after)
+    return 1.0 if subject.workload.serving else _tokens(subject, step) / _tokens(changed, after)
 
 
 def _tokens(subject: Subject, step: Step) -> float:
@@ -475,10 +476,9 @@ class Cause:
         return Cause(replace(self.finding, message=message, **_price_of(own)), own, self.breaches)
 
 
-def _price_of(offers: Offers, otherwise_s: float | None = None) -> Values:
-    """The fields of a finding that its best offer sets; ``otherwise_s``: its seconds where there is no offer."""
+def _price_of(offers: Offers, saved_s: float | None = None) -> Values:
+    """The fields of a finding that its best offer sets; ``saved_s``: its seconds where there is no offer."""
     best = max(offers, key=lambda offer: offer.saving, default=None)
-    saved_s = otherwise_s
     if best:
         saved_s = None if best.priced.step_seconds_change is None else max(0.0, best.saving)
     return {
@@ -574,9 +574,13 @@ def _left(change: Change, own: Proposals, said: _Said) -> Numbers:
     changed = changed_subject(replace(own.subject, given=own.subject.given | change.keys()), change)
     if own.subject.asked and changed.reading:
         # Read again, so that the stack is the changed split's and not that of the unsplit model.
-        workload, stack = changed.asked or changed.workload, changed.named_stack
-        fields = {name: getattr(workload, name) for name in WORKLOAD_FIELDS if name in changed.given}
-        changed = read_subject(replace(changed.reading, model=changed.model), nearest=True, stack=stack, **fields)
+        workload = changed.asked or changed.workload
+        changed = read_subject(
+            replace(changed.reading, model=changed.model),
+            nearest=True,
+            stack=changed.named_stack,
+            **{name: getattr(workload, name) for name in WORKLOAD_FIELDS if name in changed.given},
+        )
     then = propose(changed, own.device, own.suppression)
     scale = equal_work(own.subject, own.step, changed, then.step)
     return {
@@ -654,13 +658,12 @@ def _same_size(offer: Offer, subject: Subject) -> bool:
 
 def _rank(offer: Offer, subject: Subject) -> tuple[bool, int, int, int, float]:
     """Sort key: equal parameters first, then the saving; in a tie the alignment, then heads that divide over a node."""
-    sizes = [value for key, value in offer.change.items() if isinstance(value, int) and key != "heads"]
-    aligned = min((min(size & -size, PREFERRED) for size in sizes), default=PREFERRED)
+    powers = [value & -value for key, value in offer.change.items() if isinstance(value, int) and key != "heads"]
     heads = int(offer.change.get("heads", SHARDS))
     return (
         not _same_size(offer, subject),
         -round(offer.saving / (TIE * offer.step.seconds)) if offer.step.seconds else 0,
-        -aligned,
+        -min([PREFERRED, *powers]),
         -min(heads & -heads, SHARDS),
         offer.change_s,
     )

@@ -228,7 +228,8 @@ def pipeline_bubble(context: Context) -> Answer:
     Bad: p 8 and 8 microbatches: seven eighths on top of the step's work.
     Good: p 8 and 64 microbatches, or 8 of them in 5 chunks a stage. Chunks that nobody spoke of are information.
 
-    Suggestion: chunks of equal layers, as few as will do; fewer stages, where memory allows them.
+    Suggestion: chunks of equal layers, as few as will do; fewer stages, where memory allows them; twice the
+    tensor-parallel ranks, so that half the replicas run twice the microbatches.
     """
     workload = context.workload
     p, many = workload.p, workload.accumulation
@@ -243,7 +244,9 @@ def pipeline_bubble(context: Context) -> Answer:
     return Finding(
         "vpp",
         f"filling and draining {p} stages (vpp {workload.vpp}) adds {share:.0%} to {many} microbatches",
-        suggest("vpp", enough[: many % p == 0]) + tuple(_fewer_stages(context)),
+        suggest("vpp", enough[: many % p == 0])
+        + tuple(_fewer_stages(context))
+        + suggest("t", [2 * workload.t] * (workload.d % 2 == 0)),
     )
 
 

@@ -201,15 +201,25 @@ def sequence_shards(context: Context) -> Answer:
     }
     cut = [name for name, number in parts.items() if s % number]
     if cut:
-        longer = _sequences(context, neighbours(s, lcm(*parts.values(), context.alignment)))
-        message = f"a sequence of {s} does not divide over {' or '.join(cut)}"
-        rings = powers_near(cp, lambda ranks: s % (2 * ranks) == 0)[:1] * (s % (2 * cp) > 0)
-        return Finding("s", message, longer + suggest("cp", rings), error=True)
+        # A degree that only the tokens of its ranks do not divide over may not run for other causes too.
+        halves = s % (2 * cp) > 0
+        return Finding(
+            "s",
+            f"a sequence of {s} does not divide over {' or '.join(cut)}",
+            _sequences(context, neighbours(s, lcm(*parts.values(), context.alignment)))
+            + suggest("cp", powers_near(cp, lambda ranks: s % (2 * ranks) == 0)[:1] * halves),
+            error=True,
+            cause="t" * (not halves),
+        )
     heads = context.dimensions.get("heads", cp) // workload.t
     if workload.cp_comm == "p2p" or heads % cp == 0:
         return ()
-    message = f"all-to-all context parallelism cannot hand {heads} heads to {cp} ranks in whole numbers"
-    return Finding("cp", message, suggest("cp_comm", ["p2p"]), violated=True)
+    return Finding(
+        "cp",
+        f"all-to-all context parallelism cannot hand {heads} heads to {cp} ranks in whole numbers",
+        suggest("cp_comm", ["p2p"]),
+        violated=True,
+    )
 
 
 @rule(
