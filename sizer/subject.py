@@ -199,7 +199,8 @@ def read_subject(
     if trace:
         return _run_by(_traced_config(source, workload), stack)
     try:
-        found = _of_reading(read_model(source, config_format=config_format), workload, nearest=nearest)
+        reading = read_model(source, config_format=config_format, **workload)
+        found = _of_reading(reading, workload, nearest=nearest)
     except NotUnderstood as error:
         found = _traced_config(source, workload, error.proof)
     return _run_by(found, stack)
@@ -276,10 +277,11 @@ class NotUnderstood(UnknownModelType):
     proof: "Proof"
 
 
-def read_model(source: object, *, config_format: str | None = None) -> Reading:
+def read_model(source: object, *, config_format: str | None = None, **workload: Any) -> Reading:
     """As ``read_config``, but a model type that no reader knows is recognised in its transformers class, and proven.
 
-    NotUnderstood if the proof fails, naming the modules that were not understood with their share of FLOPs.
+    ``workload``: what will be asked of it, refused before a class is loaded. NotUnderstood if the proof fails, naming
+    the modules that were not understood with their share of FLOPs.
     """
     if isinstance(source, Reading):
         return source
@@ -296,6 +298,7 @@ def read_model(source: object, *, config_format: str | None = None) -> Reading:
         raise unknown_type(config, where)
     try:
         with within(where):
+            _of_class(workload)
             proof = recognise_config(plain)
     except MissingExtra as error:
         raise InputError(f"{unknown.expected}; {error.expected}", unknown.key, unknown.value, unknown.where) from None
@@ -472,18 +475,21 @@ def _with_data_parallelism(values: Named) -> Values:
     return found
 
 
+def _of_class(asked: Named) -> Workload:
+    """The workload of a class whose file says nothing of one: refused before it is built, which takes seconds."""
+    _check_adapters(asked)
+    return Workload(**_with_data_parallelism(asked))
+
+
 def _traced_config(source: object, workload: Named, proof: "Proof | None" = None) -> Subject:
     """The products of a configuration's class, which is built already if a ``proof`` of it failed."""
     from shapes.trace import longest_sequence, trace_config
 
     plain, where = _named(source)
     with within(where):
-        asked = dict(workload)
-        if "s" not in asked:  # the same default as for a formula
-            longest = proof.longest if proof else longest_sequence(plain)
-            asked["s"] = min(DEFAULT_SEQUENCE, longest or DEFAULT_SEQUENCE)
-        _check_adapters(asked)
-        settled = Workload(**_with_data_parallelism(asked))
+        _of_class(workload)
+        # The same default as for a formula.
+        settled = _of_class({"s": min(DEFAULT_SEQUENCE, longest_sequence(plain) or DEFAULT_SEQUENCE), **workload})
         if settled.decode:
             expected = "expected a model that sizer reads: products of a class have no KV cache to decode from"
             raise _not_understood(proof.unproven, InputError("")) if proof else InputError(expected, "phase")

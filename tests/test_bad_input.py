@@ -148,6 +148,26 @@ def test_an_unknown_model_type_is_refused_and_never_guessed() -> None:
     assert caught.value.value == "llamma"
 
 
+@pytest.mark.parametrize("trace", [True, False])
+@pytest.mark.parametrize(("field", "value"), [("b", 0), ("zero", 9), ("checkpointing", "some"), ("lora_rank", 4)])
+def test_a_wrong_option_is_refused_before_a_class_is_built(
+    monkeypatch: pytest.MonkeyPatch, field: str, value: object, trace: bool
+) -> None:
+    pytest.importorskip("transformers")
+    import shapes.trace
+    from sizer.answers.deploy import deploy
+    from sizer.subject import read_subject
+
+    for builds in ("recognise_config", "trace_config", "longest_sequence"):
+        monkeypatch.setattr(shapes.trace, builds, lambda *_, **__: pytest.fail("a class is loaded"))
+    config = {"model_type": "jetmoe", "hidden_size": 64}
+    with pytest.raises(InputError, match=f"^<dict>: {field} = {value!r}: expected"):
+        read_subject(config, trace=trace, **{field: value})
+    for key, wrong in (("engine", {"engines": ["none"]}), ("recipe", {"recipe": "none"})):
+        with pytest.raises(InputError, match=f"^{key} = 'none': expected one of"):
+            deploy(config, **wrong)  # type: ignore[arg-type]
+
+
 def test_an_unknown_format_lists_the_known_ones() -> None:
     assert "megatron" in refused(LLAMA, config_format="keras")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -509,6 +510,43 @@ def test_a_list_of_layers_has_a_known_word_for_each(family: str) -> None:
 def test_a_word_of_another_familys_layers_is_refused(word: str) -> None:
     config = {"model_type": "minimax_m3_vl_text", **FIRST["minimax_m3_vl_text"], "layer_types": [*M3[:2], word]}
     with pytest.raises(InputError, match=r"layer_types = .*expected layers of full_attention, minimax_m3_sparse"):
+        read_config(config)
+
+
+@pytest.mark.parametrize("family", ["axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4", "mistral_large4_text"])
+def test_layers_whose_class_chooses_keys_in_all_of_them_have_one_word(family: str) -> None:
+    config = {"model_type": family, **FIRST.get(family, FIRST["deepseek_v32"])}
+    layers = read_config(config).model.layers
+    for words in ([SLIDES], ["conv"], ["indexed_attention"] * (layers - 1) + [WHOLE]):
+        listed = {"layer_types": words * (layers // len(words))}
+        with pytest.raises(InputError, match=r"layer_types = .*expected layers of one kind .*_attention|conv"):
+            read_config(config | listed)
+    for word in ("indexed_attention", "deepseek_sparse_attention", WHOLE):
+        found = read_config(config | {"layer_types": [word] * layers})
+        assert (found.model, found.unread) == (read_config(config).model, ())
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "value"),
+    [
+        ("cohere_compass_text", "num_attention_heads", 0),
+        ("cohere2_moe", "sliding_window_pattern", 0),
+        ("cohere2_moe", "prefix_dense_sliding_window_pattern", 0),
+        ("zamba", "attn_layer_period", 0),
+        ("gemma4_text", "intermediate_size", []),
+    ],
+)
+def test_a_size_that_others_are_divided_by_is_no_zero_and_a_list_not_empty(family: str, key: str, value: Any) -> None:
+    config = {"model_type": family, **FIRST.get(family, {}), key: value}
+    with pytest.raises(
+        InputError, match=rf"{key} = {re.escape(str(value))}: expected an integer (of at least|between) 1"
+    ):
+        read_config(config)
+
+
+def test_a_key_of_the_class_is_not_called_unknown() -> None:
+    config = {"model_type": "deepseek_v32", **FIRST["deepseek_v32"], "n_group": 1, "num_attention_heads": 0}
+    with pytest.raises(InputError, match=r"num_attention_heads = 0: expected an integer between 1 and \d+$"):
         read_config(config)
 
 

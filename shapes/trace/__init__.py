@@ -5,10 +5,10 @@ This package's modules import torch; this file does not, so that ``import shapes
 
 from typing import TYPE_CHECKING, Any
 
-from shapes.errors import InputError, one_of, positive_int
+from shapes.errors import InputError
 from shapes.frozen import Items, Named
 from shapes.program import install
-from shapes.workload import RunPhase
+from shapes.workload import RunPhase, Workload
 
 from .result import Traced
 
@@ -73,14 +73,7 @@ def trace_config(
     Raises InputError for a model_type transformers does not know, a configuration it rejects, code in the
     configuration, and a model whose forward needs data.
     """
-    from shapes.dtypes import dtype_bytes
-    from shapes.kernels import CHOICES
-
-    for key, value in (("b", b), ("s", s)):
-        positive_int(value, key, 2**31)
-    dtype_bytes(dtype)
-    one_of(attention, CHOICES, "attention")
-
+    Workload(b=b, s=s, phase=phase, attention=attention, dtype=dtype)  # type: ignore[arg-type] # it refuses what is none
     _require("torch", "transformers")
     from .config import with_class
 

@@ -114,6 +114,10 @@ def deploy(
     positive_int(tp, "tp", 2**20)
     positive_int(ep, "ep", 2**20)
     refuse(tp % ep and ep % tp, f"expected a divisor or a multiple of tp = {tp}", "ep", ep)
+    own = None if recipe is None else one_of(spelled(recipe, "recipe", FORMATS), FORMATS, "recipe")
+    target = load_device(device)
+    uses = *list_engines(), *USES
+    engines = [one_of(spelled(name, "engine", uses), uses, "engine") for name in engines]
     reading = read_model(config, config_format=config_format)
     model = reading.model
     refuse(
@@ -123,11 +127,7 @@ def deploy(
         model.model_type,
         where=reading.source,
     )
-    own = None if recipe is None else one_of(spelled(recipe, "recipe", FORMATS), FORMATS, "recipe")
     form, unknown = (own, ()) if own else _released_in(model)
-    target = load_device(device)
-    uses = *list_engines(), *USES
-    engines = [one_of(spelled(name, "engine", uses), uses, "engine") for name in engines]
     among = {}
     for one in map(load_engine, list_engines()):
         unpacking = None if own else one.unpacking(form)

@@ -59,7 +59,7 @@ def command(asked: Asked) -> None:
     low, high = _read(_BOUNDS["range"], asked.range_, "--range")
     further = {name: said.pop(name) for name in said.keys() & Limits.__match_args__}
     limits = Limits(_read(_BOUNDS["tolerance"], asked.tolerance, "--tolerance"), low, high, **further)
-    reading = asked.config and read_model(asked.source(), config_format=asked.config_format)
+    reading = asked.config and read_model(asked.source(), config_format=asked.config_format, **asked.workload)
     refuse(
         asked.emit and asked.format_ not in ("text", "json"),
         "expected json, a patch's only format, with --emit",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shapes.errors import positive_int, refuse, within
+from shapes.errors import InputError, positive_int, refuse, within
 from shapes.frozen import Words, given, replace
 
 from .loading import parse_file
@@ -54,7 +54,11 @@ def _value(said: str, held: Config, used: set[str]) -> Any:
 def sized(said: str, size: Callable[[str], float]) -> int:
     """The integer that a table's expression of names comes to (``3 * patch ** 2``), ``size`` giving theirs."""
     code = compile(said, "table", "eval")
-    return int(eval(code, CALLS, {name: size(name) for name in code.co_names}))  # the table's own
+    held = {name: size(name) for name in code.co_names}
+    try:
+        return int(eval(code, CALLS, held))  # the table's own
+    except ZeroDivisionError:
+        raise InputError("expected an integer of at least 1", min(held, key=held.__getitem__), 0) from None
 
 
 def notes_of(row: Config, found: Config) -> list[str]:

@@ -53,18 +53,17 @@ def gpt_neo_windows(fields: Fields) -> Window:
     return lambda layer: window if kinds[layer] == "local" else None
 
 
-def by_layer(fields: Fields, optional: bool = False, **keys: str) -> Callable[[int], Sizes]:
-    """Traits of each layer's attention by lists under ``keys``; ``optional``: which may be absent."""
-    lists = {trait: fields.integers(key) for trait, key in keys.items()}
-    for trait, found in lists.items():
-        fields.refuse(not (found or optional), "expected a number for each layer", keys[trait])
-    return lambda layer: {trait: found[layer] for trait, found in lists.items() if found}
+def by_layer(fields: Fields, **keys: str) -> Callable[[int], Sizes]:
+    """Traits of each layer's attention by lists under ``keys``."""
+    for key in keys.values():
+        fields.refuse(not fields.integers(key), "expected a number for each layer", key)
+    return lambda layer: {trait: fields.integers(key)[layer] for trait, key in keys.items()}
 
 
 def gemma_widths(fields: Fields) -> list[int]:
     """An MLP's width in each layer: of a list, or of a number, which layers with borrowed keys may double."""
     layers, borrowed = layer_count(fields), fields.count("num_kv_shared_layers")
-    if isinstance(fields.raw("intermediate_size"), list):
+    if isinstance(fields.raw("intermediate_size") or 0, list):
         return fields.integers("intermediate_size")
     width, doubles = fields.integer("intermediate_size", default=16384), fields.flag("use_double_wide_mlp")
     return [width * (2 if doubles and layer >= layers - borrowed else 1) for layer in range(layers)]
@@ -99,7 +98,6 @@ def decilm(fields: Fields) -> list[Stack]:
         f"expected a list of {layers} layers",
         "block_configs",
     )
-    fields.ignore("intermediate_size", "num_key_value_heads")
     plain = attention(fields, bias=fields.flag("attention_bias"), kv_heads=all_heads)(0)
     read = [Fields(one, prefix=f"block_configs.{layer}.") for layer, one in enumerate(given)]
     blocks = [_decilm_layer(own, plain, hidden, fields.flag("mlp_bias")) for own in read]
@@ -149,7 +147,6 @@ def longcat(fields: Fields) -> list[Stack]:
         shared=dense,
         empty=empty,
     )
-    fields.ignore("head_dim")  # of the rotated part, which qk_rope_head_dim says
     blocks = [Block(core, moe), Block(core, dense)] * fields.layers("num_layers")
     return [Stack("decoder", hidden_size(fields), run_lengths(blocks))]
 
@@ -248,12 +245,10 @@ def chosen_or_sliding(fields: Fields, indexer: Indexer, **near: int) -> Core:
 def blocks_of_keys(fields: Fields, indexer: Indexer) -> Core:
     """MiniMax-M3: an indexer's heads choose blocks of keys, one head for each key/value head, in the layers listed."""
     inside = fields.nested("sparse_attention_config")
-    inside.ignore("sparse_local_block", "sparse_init_block", "sparse_score_type", "sparse_disable_index_value")
     numbers = inside.integers("sparse_attention_freq", length=layer_count(fields))
     sparse = inside.flag("use_sparse_attention", default=True) and (
         [word == "minimax_m3_sparse" for word in listed(fields, "layer_types")] or numbers
     )
-    fields.ignore("use_qk_norm", "partial_rotary_factor", "index_local_blocks")
     gate, share = fields.flag("attention_output_gate"), fields.integer("rotary_dim") / fields.integer("head_dim")
     core = attention(fields, qk_norm="head", gate="queries" if gate else "none", rotary=share)(0)
     chosen = replace(core, indexer=indexer)

@@ -386,9 +386,10 @@ def _refuse_uneven(fields: Fields) -> None:
 
 def _refuse_unknown_layers(fields: Fields) -> None:
     """InputError for layers of unknown kinds, and for layers that differ where nobody asked how."""
-    words = {*(fields.config.get("layer_types") or ())}
-    differ = len(words) > 1 and f"{fields.prefix}layer_types" not in fields.asked
-    strange = ", ".join(sorted(words.difference(_TABLE["layer_words"]["of_any"]) or sorted(words) * differ))
+    words, known = {*(fields.config.get("layer_types") or ())}, _TABLE["layer_words"]
+    alike = known["alike"].get(fields.text("model_type"))
+    differ = words if len(words) > 1 and (alike or f"{fields.prefix}layer_types" not in fields.asked) else ()
+    strange = ", ".join(sorted(words.difference(alike or known["of_any"]) or differ))
     fields.refuse(
         strange, f"expected layers of one kind in transformers' words for layers, found {strange}", "layer_types"
     )
@@ -404,7 +405,7 @@ def _in_file_terms(error: InputError, fields: Fields) -> InputError:
     sizes = {*chain(*KEYS.values())}
     error.expected += "".join(
         f"; {key} is not known here: did you mean {near}?"
-        for key in fields.config.keys() - sizes
+        for key in fields.config.keys() - sizes - fields.defaults.keys()
         if (near := misspelt(key, sizes, fields.config))
     )
     return error
