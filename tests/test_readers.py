@@ -594,3 +594,12 @@ def test_what_a_class_writes_may_matter_at_another_value() -> None:
         return [one.key for one in read_config({"model_type": "falcon_mamba", "mixer_rms_eps": value}).unread]
 
     assert (told(1e-6), told(1e-5)) == ([], ["mixer_rms_eps"])
+
+
+def test_the_first_bloom_has_a_width_of_its_own_name() -> None:
+    """Its class takes n_embed too (bigscience/bloom's config.json), GPT-2's does not."""
+    said = {"n_embed": 1024, "n_layer": 24, "vocab_size": 250880}
+    model = read_config({**said, "model_type": "bloom", "num_attention_heads": 16}).model
+    assert model.parameters == 559_214_592
+    with pytest.raises(InputError, match="n_embed = 1024: is no key of its class, which reads n_embd"):
+        read_config({**said, "model_type": "gpt2", "n_head": 16})

@@ -1460,3 +1460,10 @@ def test_keys_that_published_runs_of_nemo_and_primus_have_are_none_of_a_typing_e
     for config in ({"model": {**nemo, "vocab_size": 1024}, "trainer": {"devices": 8}}, primus):
         found = check(config)
         assert not [one.field for one in found.findings if one.code == "SZ131"]
+
+
+def test_recurrent_layers_of_linguas_are_refused_by_their_keys() -> None:
+    """A Mamba of lingua's has a llama's keys too."""
+    model = {"dim": 128, "n_layers": 2, "n_heads": 4, "state_dim": 16}
+    with pytest.raises(InputError, match=r"model\.state_dim = 16: has no formula here: recurrent layers"):
+        read_config({"model": model, "data": {"seq_len": 64}})

@@ -633,9 +633,16 @@ def test_torchtunes_ppo_is_read_by_its_checkpoint_with_what_runs_besides(tmp_pat
 reward_and_value_model: {_component_: torchtune.models.mistral.mistral_classifier}
 checkpointer: {checkpoint_dir: /tmp/Mistral-7B-Instruct-v0.2/}
 dtype: bf16
+ppo_batch_size: 64
+gradient_accumulation_steps: 4
+forward_batch_size: 32
+tokenizer: {max_seq_len: 512}
+max_generated_tokens: 58
 """,
     )
     assert (found.model.layers, found.workload["precision"]) == (32, "bf16")
+    assert {key: found.workload[key] for key in ("b", "s")} == {"b": 16, "s": 570}
+    assert found.rounds["decode"] == {"context": 570, "b": 32}
     assert any("a value model trains" in one for one in found.notes)
 
 
@@ -935,6 +942,9 @@ dtype: bf16
     assert any("optimizer_in_bwd" in one for one in found.notes)
     plain = read(tmp_path, text.replace("dtype: bf16", "dtype: fp32")).workload
     assert (plain["precision"], plain["dtype"]) == ("fp32", "fp32")
+    half = read(tmp_path, text.replace("dtype: bf16", "dtype: fp16"))
+    assert half.workload["dtype"] == "fp16"
+    assert any("weights and moments in fp16 alone (dtype)" in one for one in half.notes)
 
 
 @pytest.mark.parametrize(
@@ -2378,3 +2388,76 @@ def test_omegaconfs_decoded_defaults_are_values(tmp_path: Path) -> None:
         f"model_name_or_path: {QWEN}\nlearning_rate: 1\ngradient_checkpointing: ${{oc.decode:${{oc.env:CKPT,True}}}}\n"
     )
     assert read(tmp_path, text).workload["checkpointing"] == "full"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "zero", "offload"),
+    [
+        ("deepspeed", 2, None),
+        ("deepspeed_stage_1", 1, None),
+        ("deepspeed_stage_2_offload", 2, 1),
+        ("deepspeed_stage_3", 3, None),
+        ("fsdp", 3, None),
+        ("ddp", None, None),
+    ],
+)
+def test_lightnings_strategies_shard(strategy: str, zero: int | None, offload: int | None, tmp_path: Path) -> None:
+    text = f"model: {{name_or_path: {QWEN}}}\ntrainer: {{strategy: {strategy}, max_epochs: 1}}\nlr: 1\n"
+    found = read(tmp_path, text).workload
+    assert [found.get(key) for key in ("zero", "offload", "offload_params")] == [zero, offload, None]
+
+
+@pytest.mark.parametrize(
+    ("line", "keys"),
+    [
+        (
+            "strategy: {class_path: own.DeepSpeedStrategy, init_args: {stage: 2}}",
+            ["strategy.class_path", "strategy.init_args.stage"],
+        ),
+        ("precision: bf16-true", ["precision"]),
+        ("use_kt: true", ["use_kt"]),
+        ("use_eaft_loss: true", ["use_eaft_loss"]),
+        ("args: [--dtype=half, --port=80]", ["args"]),
+        ("precision: bf16-mixed", []),
+        ("float32_matmul_precision: high", []),
+        ("args: [--dtype=auto]", []),
+    ],
+)
+def test_what_spreads_a_model_or_sets_its_bytes_is_said_where_it_is_not_read(
+    line: str, keys: list[str], tmp_path: Path
+) -> None:
+    found = read(tmp_path, f"model: {{name_or_path: {QWEN}}}\nlr: 1\n{line}\n")
+    assert [one.key for one in found.unread] == keys
+
+
+def test_an_image_that_serves_takes_its_split_and_length_of_its_environment(tmp_path: Path) -> None:
+    """One that is given a command does what that says."""
+    text = f"""apiVersion: apps/v1
+kind: Deployment
+spec: {{containers: [{{image: x/serve, env: [{{name: MODEL_NAME, value: {QWEN}}},
+  {{name: TENSOR_PARALLEL_SIZE, value: "2"}}, {{name: MAX_MODEL_LEN, value: "512"}}, {{name: PORT, value: "1"}}]}}]}}
+"""
+    found = read(tmp_path, text)
+    assert (found.workload, found.longest) == ({"phase": "decode", "t": 2}, 512)
+    command = f"command: [vllm, serve, {QWEN}]"
+    assert "t" not in read(tmp_path, text.replace("image: x/serve", f"image: x/serve, {command}")).workload
+
+
+def test_levanters_files_that_start_from_a_release_are_of_that(tmp_path: Path) -> None:
+    """Marin's server has a location of its own."""
+    text = f"""model: {{type: qwen3}}
+initialize_from_hf: {QWEN}
+use_hf_model_config: true
+trainer: {{mp: "p=f32,c=bfloat16", per_device_parallelism: -1, train_batch_size: 64, checkpointer: {{base_path: x/a}}}}
+train_seq_len: 512
+lora: {{r: 16}}
+beta: 0.1
+"""
+    found = read(tmp_path, text)
+    assert (found.model.layers, found.unread) == (28, ())
+    said = {"s": 512, "global_batch": 64, "zero": 3, "checkpointing": "full", "finetune": "lora", "lora_rank": 16}
+    assert {key: found.workload.get(key) for key in (*said, "b")} == {**said, "b": None}
+    assert any("DPO" in one for one in found.notes)
+    assert [one.key for one in read(tmp_path, text.replace("p=f32", "p=bfloat16")).unread] == ["trainer.mp"]
+    served = read(tmp_path, f"location: {QWEN}\nserve: {{tensor_parallel_size: 2, max_model_len: 512}}\n")
+    assert (served.workload, served.longest) == ({"phase": "decode", "t": 2}, 512)

@@ -86,6 +86,8 @@ NAMES = (
     (r"post_attention_layernorm", "ffn_norm"),
     (r"mlp\.(gate|up|down)_proj", r"ffn_\1"),
     (r"e_score_correction_bias", "exp_probs_b.bias"),
+    (r"^.*word_embeddings\.", "token_embd."),
+    (r"ln_attn", "attn_norm_2"),
 )
 
 
@@ -356,6 +358,15 @@ DEEPSEEK = {
     **{"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
     **{"first_k_dense_replace": 1, "n_group": 1, "topk_group": 1},
 }
+ERNIE = {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32, "moe_num_shared_experts": 1}
+DELTA = {
+    **{"num_hidden_layers": 4, "linear_num_value_heads": 4, "linear_num_key_heads": 2, "full_attention_interval": 2},
+    **{
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 32,
+        "layer_types": ["linear_attention", "full_attention"] * 2,
+    },
+}
 LATENT = {"kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16}
 #: GGUF's architecture, transformers' type, what the small model has beyond SMALL.
 CONVERTED: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -396,6 +407,21 @@ CONVERTED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "exaone4": ("exaone4", "exaone4", {"sliding_window": 64}),
     "ernie4_5": ("ernie4_5", "ernie4_5", {"head_dim": 16}),
     "hunyuan-dense": ("hunyuan-dense", "hunyuan_v1_dense", {"head_dim": 16}),
+    "bloom": ("bloom", "bloom", {}),
+    "falcon": ("falcon", "falcon", {"multi_query": True, "num_kv_heads": 1, "ffn_hidden_size": 96}),
+    "falcon, new": ("falcon", "falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 256}),
+    "minimax-m2": ("minimax-m2", "minimax_m2", {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 32}),
+    "llama4": ("llama4", "llama4_text", {"num_local_experts": 4, "intermediate_size_mlp": 160, "head_dim": 16}),
+    "dots1": ("dots1", "dots1", {**DEEPSEEK, "head_dim": 16}),
+    "ernie4_5-moe": ("ernie4_5-moe", "ernie4_5_moe", ERNIE),
+    "lfm2": ("lfm2", "lfm2", {"layer_types": ["conv", "conv", "full_attention"], "block_auto_adjust_ff_dim": False}),
+    "qwen35": ("qwen35", "qwen3_5_text", {**DELTA, "head_dim": 32}),
+    "qwen35moe": ("qwen35moe", "qwen3_5_moe_text", {**DELTA, **EXPERTS, "shared_expert_intermediate_size": 64}),
+    "qwen3next": ("qwen3next", "qwen3_next", {**DELTA, **EXPERTS, "shared_expert_intermediate_size": 64}),
+    "mistral3": ("mistral3", "mistral", {"head_dim": 32}),
+    "qwen2vl": ("qwen2vl", "qwen2", {}),
+    "qwen3vl": ("qwen3vl", "qwen3", {"head_dim": 32}),
+    "qwen3vlmoe": ("qwen3vlmoe", "qwen3_moe", {**EXPERTS, "head_dim": 32}),
 }
 
 
@@ -406,14 +432,19 @@ def metadata_of(architecture: str, config: Any) -> dict[str, Any]:
         return next((value for name in names if (value := getattr(config, name, None)) is not None), None)
 
     heads, hidden = given("num_attention_heads"), given("hidden_size")
+    kv = given("num_kv_heads", "num_key_value_heads") or heads
+    if architecture == "lfm2":
+        kv = [kv * (one == "full_attention") for one in config.layer_types]
+    values_of_delta = given("linear_num_value_heads")
     latent = given("kv_lora_rank")
     values = {
         "block_count": given("num_hidden_layers"),
         "embedding_length": hidden,
         "context_length": given("max_position_embeddings"),
-        "feed_forward_length": given("intermediate_size", "n_inner") or 4 * hidden,
+        "feed_forward_length": given("intermediate_size_mlp", "ffn_hidden_size", "intermediate_size", "n_inner")
+        or 4 * hidden,
         "attention.head_count": heads,
-        "attention.head_count_kv": 1 if latent else given("num_key_value_heads") or heads,
+        "attention.head_count_kv": 1 if latent else kv,
         "attention.key_length": latent + config.qk_rope_head_dim if latent else given("head_dim"),
         "attention.value_length": latent or given("head_dim"),
         "attention.key_length_mla": latent and config.qk_nope_head_dim + config.qk_rope_head_dim,
@@ -422,12 +453,20 @@ def metadata_of(architecture: str, config: Any) -> dict[str, Any]:
         "attention.kv_lora_rank": latent,
         "attention.sliding_window": given("sliding_window"),
         "rope.dimension_count": given("qk_rope_head_dim") or hidden // heads,
-        "expert_count": given("num_experts", "num_local_experts", "n_routed_experts"),
-        "expert_used_count": given("num_experts_per_tok"),
-        "expert_feed_forward_length": given("moe_intermediate_size"),
+        "expert_count": given("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
+        "expert_used_count": given("num_experts_per_tok", "moe_k"),
+        "expert_feed_forward_length": given("moe_intermediate_size", "intermediate_size"),
         "expert_shared_feed_forward_length": given("shared_expert_intermediate_size"),
-        "expert_shared_count": given("n_shared_experts"),
-        "leading_dense_block_count": given("first_k_dense_replace"),
+        "expert_shared_count": given("n_shared_experts", "moe_num_shared_experts"),
+        "leading_dense_block_count": given("first_k_dense_replace", "moe_layer_start_index"),
+        "interleave_moe_layer_step": given("interleave_moe_layer_step", "moe_layer_interval"),
+        "shortconv.l_cache": given("conv_L_cache"),
+        "full_attention_interval": 2 if values_of_delta else None,
+        "ssm.conv_kernel": given("linear_conv_kernel_dim"),
+        "ssm.state_size": given("linear_key_head_dim"),
+        "ssm.group_count": given("linear_num_key_heads"),
+        "ssm.time_step_rank": values_of_delta,
+        "ssm.inner_size": values_of_delta and values_of_delta * config.linear_value_head_dim,
         "use_parallel_residual": given("use_parallel_residual") if architecture == "gptneox" else None,
     }
     own = {f"{architecture}.{key}": value for key, value in values.items() if value is not None}
@@ -483,3 +522,19 @@ def test_a_gguf_file_in_parts_is_read_whole_by_any_of_its_names(tmp_path: Path) 
     (tmp_path / "m-00002-of-00003.gguf").unlink()
     with pytest.raises(InputError, match=r"m-00002-of-00003\.gguf"):
         read_config(tmp_path / "m-00001-of-00003.gguf")
+
+
+def test_a_vocabulary_alone_is_said_to_be_one(tmp_path: Path) -> None:
+    path = written(tmp_path / "ggml-vocab.gguf", gguf(LLAMA, {}))
+    with pytest.raises(InputError, match=r"token_embd\.weight: expected this tensor: without it the file holds a voc"):
+        read_config(path)
+
+
+def test_a_tower_in_a_file_of_its_own_is_said(tmp_path: Path) -> None:
+    said = {key.replace("llama", "qwen2vl"): value for key, value in LLAMA.items()} | {
+        "general.architecture": "qwen2vl"
+    }
+    biases = {f"blk.{layer}.attn_{one}.bias": (64 if one == "q" else 32,) for layer in range(2) for one in "qkv"}
+    reading = read_config(written(tmp_path / "m.gguf", gguf(said, LLAMA_TENSORS | biases)))
+    assert "language model only: its vision tower is another file's (mmproj)" in reading.notes
+    assert reading.model.parameters == size(LLAMA_TENSORS | biases)

@@ -427,10 +427,12 @@ def _left_to_the_class(keys: Words, fields: Fields) -> Names:
 
     InputError for a size under another class's name: this class ignores it and takes its own default.
     """
+    kind = fields.config["model_type"]
     for one, mapped in _TABLE["mapped"].items():
-        borrowed = fields.config["model_type"] in DEFAULTS_OF  # a type without a class of its own
-        own = set() if borrowed else {*fields.defaults}.intersection(KEYS[one])
-        other = own and {*own, *mapped}.isdisjoint(fields.config) and "auto_map" not in fields.config
+        own = {*fields.defaults}.intersection(KEYS[one])
+        known = {"auto_map", *own, *mapped, *_TABLE["mapped_of"].get(kind, ())}
+        # A type in DEFAULTS_OF has no class of its own.
+        other = own and kind not in DEFAULTS_OF and known.isdisjoint(fields.config)
         strange = other and not fields.config.keys().isdisjoint(KEYS[one])
         fields.refuse(strange, f"is no key of its class, which reads {' or '.join(sorted(own))}", *KEYS[one])
     names = [keys[one].removeprefix(fields.prefix) for one in _TABLE["sizes_said"] if one in keys]

@@ -87,9 +87,9 @@ def read(name: str, config: Config, where: str) -> Reading:
     asked = {*(row.get("kind") or row["kinds"]), *limits, *used}
     fields.ignore(*(one.replace("__", ".") for one in asked if one))
     builder: Any = import_module(f"sizer.readers.{row['builder']}") if "builder" in row else huggingface
-    taken = _add_vocabulary(found, row, config, fields) if builder is huggingface else ()
     for key, said in row.get("needed", {}).items():
         fields.refuse(key not in found, said, key)
+    taken = _add_vocabulary(found, row, config, fields) if builder is huggingface else ()
     plain = {**{key: key for key in found if through}, **_plain(names, held)}
     spelled = {ours: fields.prefix + key.replace("__", ".") for ours, key in plain.items()}
     try:

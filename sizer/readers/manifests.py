@@ -26,7 +26,7 @@ def script(config: Config) -> str:
 def _environment(value: Config) -> Values:
     """The variables that a container, a service or a task is given: a mapping, or a list of names and values."""
     found = Values()
-    for said in map(value.get, ("env", "envs", "environment")):
+    for said in map(value.get, _TABLE["env"]):
         found |= said if isinstance(said, Mapping) else {}
         for one in _listed(said):
             if isinstance(one, str):
@@ -42,8 +42,8 @@ def _commands(value: Any, above: Values) -> Iterator[str]:
         env = _environment(value)
         above = above | env
         named = [one for key in _TABLE["models"] if re.fullmatch(_NAME, one := str(at(value, key)))]
-        if "image" in value and value.keys().isdisjoint(_TABLE["programs"]):  # its own program serves
-            named += [one for key, one in env.items() if key in WORDS["keys"] and is_released(one)]
+        own = "image" in value and value.keys().isdisjoint(_TABLE["programs"])  # its own program serves
+        named += [one for key, one in env.items() if own and key in WORDS["keys"] and is_released(one)]
         task = "\n".join(one for one in (value.get("run"), *_listed(value.get("commands"))) if isinstance(one, str))
         words = [f"{key}={shlex.quote(one)}" for key, one in above.items() if task or value.get("command")]
         words += [f"vllm serve {one} --port 8000" for one in named]
@@ -53,8 +53,11 @@ def _commands(value: Any, above: Values) -> Iterator[str]:
             for nim in re.findall(r"^nvcr\.io/nim/([\w.-]+/[\w.-]+)", str(value.get(key)))
         ]
         words += [f"--tensor-parallel-size={one}" for key in _TABLE["degrees"] if words and (one := at(value, key))]
-        if re.search("text-generation|tgi", str(value.get("image"))):  # it takes its options of the environment too
-            words += [f"--{key.lower()}={shlex.quote(one)}" for key, one in env.items()]
+        words += [  # such a program takes options of the environment too, and TGI all
+            f"--{key.lower()}={shlex.quote(one)}"
+            for key, one in env.items()
+            if re.search(_TABLE["options"], f"{own and named != []} {value.get('image')} {key}")
+        ]
         words += [one for one in env.values() if one.startswith("--")]  # VLLM_ADDITIONAL_ARGS
         said = " ".join(words + [task] + [one for key in _TABLE["words"] for one in _words(value.get(key))])
         yield re.sub(r"\$\((\w+)\)", lambda found: above.get(found[1], found[0]), said)  # as Kubernetes puts it in
