@@ -1436,6 +1436,9 @@ def test_neox_runs_layers_again_however_many_at_once() -> None:
         report = check({**config, "comms_logger": {"enabled": False, "prof_all": True}, "fp16": scales})
         assert report.workload.checkpointing == "full"
         assert not [one for one in report.findings if one.code == "SZ131"]
+        # One step of accumulation changes nothing, two may.
+        told = read_config({**config, "gradient_accumulation_steps": many}).unread
+        assert [(one.key, one.value) for one in told] == [("gradient_accumulation_steps", "4")] * (many > 1)
 
 
 def test_nanotron_turns_no_queries_in_every_fourth_layer_as_smollm3_does() -> None:

@@ -534,7 +534,8 @@ def _run(row: Config, held: Held) -> Config:
 def _known(format_name: str) -> Config:
     """``harmless`` (globs), ``matters`` (glob -> what the key changes) and ``model`` (those that change the model).
 
-    Where ``model_by`` is named, they do so only in a file with that key.
+    KEY=VALUE is harmless where one value is: a key's neutral one. Where ``model_by`` is named, the last do so only in
+    a file with that key.
     """
     found: Config = FORMATS.get(format_name, {}).get("known", {})
     return found
@@ -557,19 +558,19 @@ def unread(config: Config, asked: Iterable[str], format_name: str) -> tuple[Unre
     # Where code that we do not know reads them.
     model = known.get("model") if "model_by" not in known or known["model_by"] in config else None
     matters = known.get("matters", {}) | known.get("model", {})
-    read, harmless, words, found = set(asked), known.get("harmless", ()), FORMATS["changing"], list[Unread]()
+    read, harmless, found = set(asked), known.get("harmless", ()), list[Unread]()
     names = [name for name in (*read, *matters, *harmless) if "*" not in name]
     for key, value in flattened(config, read, {*read, *matters}):
         own = key.rpartition(".")[2]
-        if key in harmless or own in harmless:
-            continue  # by its own name, whatever a glob says
+        if {key, own, f"{own}={value}"}.intersection(harmless):
+            continue  # by its own name or value, whatever a glob says
         entry = _entry(key, matters) or _entry(own, matters)
         idle = not entry and (_entry(key, harmless) or _entry(own, harmless))
         # In a section that is harmless as a whole a key that is read may be misspelt.
         if idle and not ("." in key and misspelt(key, read, config)):
             continue
         sizes = entry in (model or ()) or any(
-            re.match(words, one) and inner not in OFF
+            re.match(FORMATS["changing"], one) and inner not in OFF
             for one, inner in leaves({own: value} if model is not None and not entry else {})
         )
         why = (
