@@ -139,11 +139,73 @@ def test_a_dflash_draft_with_a_latent_is_refused() -> None:
         read_config(latent)
 
 
-@pytest.mark.parametrize("kind", ["DSparkDraftModel", "DominoDraftModel"])
-def test_a_draft_of_another_kind_is_refused(kind: str) -> None:
-    config = {**QWEN3_DRAFT, "architectures": [kind], "model_type": "qwen3", "num_hidden_layers": 5}
-    with pytest.raises(InputError, match="expected a draft of Eagle3, PEagle, DFlash, Eagle"):
-        read_config({**config, "dflash_config": {"target_layer_ids": [1, 9]}})
+#: SpecForge's qwen3-8b-dspark.json and qwen3-8b-domino.json, and what their classes' matrices come to.
+QWEN3_8B_DRAFT = {
+    "model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 5, "head_dim": 128,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 151936, "num_target_layers": 36,
+}  # fmt: skip
+DFLASH_8B = 1_048_626_432
+SPARK = {"projector_type": "dspark", "attention_mode": "gqa", "markov_rank": 256, "confidence_head_alpha": 1.0}
+SPARK |= {"enable_confidence_head": True, "confidence_head_with_markov": True}
+DOMINO = {"projector_type": "domino", "emb_dim": 256, "gru_hidden_dim": 1024}
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "parameters"),
+    [
+        ("DFlash", {}, 0),
+        ("DSpark", SPARK, 2 * 151936 * 256 + 4096 + 256 + 1),
+        ("DSpark", SPARK | {"confidence_head_with_markov": False}, 2 * 151936 * 256 + 4096 + 1),
+        ("DSpark", SPARK | {"enable_confidence_head": False, "confidence_head_with_markov": False}, 2 * 151936 * 256),
+        ("DSpark", SPARK | {"markov_head_type": "gated"}, 2 * 151936 * 256 + 4353 + (4096 + 256) * 256 + 256),
+        ("DSpark", SPARK | {"markov_head_type": "rnn"}, 2 * 151936 * 256 + 4353 + (4096 + 2 * 256) * 768 + 768),
+        ("Domino", DOMINO, 3 * 1024 * (4096 + 1024) + (4096 + 1024) * 256 + 256 * 151936),
+    ],
+)
+def test_a_blocks_draft_has_what_corrects_its_logits(kind: str, more: dict[str, Any], parameters: int) -> None:
+    said = {"dflash_config": {"mask_token_id": 151669, "target_layer_ids": [1, 9, 17, 25, 33], **more}}
+    reading = read_config({**QWEN3_8B_DRAFT, "architectures": [f"{kind}DraftModel"], **said})
+    assert (reading.model.parameters, reading.unread) == (DFLASH_8B + parameters, ())
+    assert {one.name for one in reading.model.before_head} == {
+        "DFlash": set(),
+        "DSpark": {"markov_w2"}
+        | ({"confidence_head"} if more.get("enable_confidence_head") else set())
+        | {"gated": {"gate_proj"}, "rnn": {"joint_proj"}}.get(more.get("markov_head_type", ""), set()),
+        "Domino": {"prefix_gru.input", "prefix_gru.state", "embed_proj.0", "embed_proj.2"},
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "said"),
+    [
+        ("DSpark", SPARK | {"markov_head_type": "wide"}, "markov_head_type = 'wide': expected one of vanilla, gated"),
+        ("DSpark", {}, "dflash_config.markov_rank: expected this key"),
+        ("Domino", {}, "dflash_config.gru_hidden_dim: expected this key"),
+        ("Other", {}, "expected a draft of Eagle3, PEagle, DFlash, DSpark, Domino, Eagle"),
+    ],
+)
+def test_a_draft_without_its_heads_sizes_or_of_another_kind_is_refused(
+    kind: str, more: dict[str, Any], said: str
+) -> None:
+    config = {**QWEN3_8B_DRAFT, "architectures": [f"{kind}DraftModel"]}
+    with pytest.raises(InputError, match=said):
+        read_config({**config, "dflash_config": {"target_layer_ids": [1, 9], **more}})
+
+
+def test_eagle_3s_class_is_llamas_whatever_its_type_and_may_norm_each_state() -> None:
+    draft = {
+        **QWEN3_8B_DRAFT,
+        "num_hidden_layers": 1,
+        "draft_vocab_size": 32000,
+        "architectures": ["LlamaForCausalLMEagle3"],
+    }
+    plain = read_config(draft | {"model_type": "llama"}).model.parameters
+    for model_type in ("llama", "qwen2", "qwen3"):
+        assert read_config(draft | {"model_type": model_type}).model.parameters == plain
+    assert read_config(draft | {"fc_norm": True}).model.parameters == plain + 3 * 4096
+    assert read_config(draft | {"fc_norm": True, "target_hidden_size": 2048}).model.parameters == (
+        plain - 3 * 2048 * 4096 + 3 * 2048
+    )
 
 
 def test_jinas_own_bert_is_137_million_and_says_whose_code_it_has() -> None:

@@ -1094,8 +1094,8 @@ def test_speculators_drafts_have_the_parameters_of_their_classes(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"architectures": ["DSparkSpeculator"]}, "expected a draft of Eagle3, PEagle, DFlash, Eagle"),
-        ({"architectures": ["MTPSpeculator"]}, "expected a draft of Eagle3, PEagle, DFlash, Eagle"),
+        ({"architectures": ["DSparkSpeculator"]}, "dflash_config.markov_rank: expected this key"),
+        ({"architectures": ["MTPSpeculator"]}, "expected a draft of Eagle3, PEagle, DFlash, DSpark, Domino, Eagle"),
         ({"architectures": ["Eagle3Speculator"], "norm_before_fc": True}, "changes the norms before a draft's first"),
     ],
 )
@@ -1105,7 +1105,7 @@ def test_a_speculator_with_other_parts_is_refused(more: dict[str, Any], said: st
 
 
 def test_a_draft_of_another_kind_than_eagles_is_no_model_of_its_layers_type() -> None:
-    draft = {"architectures": ["DominoDraftModel"], "model_type": "qwen3", "num_hidden_layers": 5, "hidden_size": 64}
+    draft = {"architectures": ["OtherDraftModel"], "model_type": "qwen3", "num_hidden_layers": 5, "hidden_size": 64}
     with pytest.raises(InputError, match="expected a draft of Eagle3"):
         read_config({**draft, "auto_map": {"AutoModel": "x.Y"}, "dflash_config": {"mask_token_id": 1}})
 

@@ -67,10 +67,9 @@ def total(fields: Fields, total: str) -> int:
     def size(name: str) -> float:
         *path, key = name.split("__")
         own, names = section(fields, path), NAMES.get(key, [key.lstrip("_")])
-        value = own.count(*names) if name[0] == "_" else own.required(*names)
-        if isinstance(value, float):
-            return own.number(*names)
-        return value if isinstance(value, bool) else own.integer(*names) if value else 0
+        value = own.raw(*names) if name[0] == "_" else own.required(*names)
+        read = own.number if isinstance(value, float) else own.integer
+        return value if isinstance(value, bool) else read(*names) if value else 0
 
     return sized(total, size)
 
@@ -401,7 +400,7 @@ def head_matrices(fields: Fields, of: str, head: str, hidden: int) -> Linears:
     """The matrices of a head of the table ``of``; "inner" is the ``hidden`` size."""
     # Labels of a classifier: two where the file says nothing, as in transformers.
     labels = fields.raw("id2label")
-    labels = len(labels) if isinstance(labels, dict) and labels else fields.count("num_labels", default=2)
+    labels = (isinstance(labels, dict) and len(labels)) or fields.count("num_labels", default=2)
     own = replace(fields, config={**fields.config, "labels": labels, "inner": hidden})
     return matrices(own, _TABLE[of][head])
 
@@ -430,7 +429,8 @@ def _draft(fields: Fields, model: ModelShape, row: Values) -> ModelShape:
     """A draft model as its table's ``row`` has it: what one matrix makes of states of the target, then its layers.
 
     ``inputs``: hidden sizes that the first attention reads. ``again``: matrices that each layer also runs over the
-    target's states (DFlash: its keys and values). ``norms``: more of the first layer's.
+    target's states (DFlash: its keys and values). ``norms``: more of the first layer's. ``before_head``: what corrects
+    its logits, by the kind of head that the file says (DSpark's), or that there is.
     """
     stack, hidden = model.main, model.hidden
     fields.defaults = fields.config.get("transformer_layer_config", {})  # speculators'
@@ -445,19 +445,19 @@ def _draft(fields: Fields, model: ModelShape, row: Values) -> ModelShape:
         first, *others = (replace(one, before=again) for one in (first, *others))
     elif row["heads"]:
         raise fields.error("expected a draft with keys and values of heads", "architectures")
-    chosen = fields.nested("dflash_config").integers("target_layer_ids")
+    inner = fields.nested("dflash_config")
+    head = inner.choice(inner.text("markov_head_type", default="vanilla"), row["before_head"], "markov_head_type")
+    chosen = inner.integers("target_layer_ids")
     aux = fields.integers("aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
     states = len(chosen or aux) or row["reads"] or model.layers
-    read = states * (fields.optional("target_hidden_size") or hidden)
-    fc = Linear("fc", hidden, read, fields.flag("bias", default=row["bias"]))
+    width = fields.optional("target_hidden_size") or hidden
     first = replace(first, norms=first.norms + row["norms"])
     return replace(
         model,
         stacks=(replace(stack, blocks=(first, *others), final_norm=row["final_norm"]),),
-        vocab=(not row["tables"] and fields.optional("draft_vocab_size")) or model.vocab,
-        tied=row["tied"],
-        head_bias=False,
-        embedding_tables=row["tables"],
+        vocab=(row["final_norm"] and fields.optional("draft_vocab_size")) or model.vocab,
+        **row["model"],
         extra=(*model.extra, *vectors(fields, row["extra"])),
-        after_embedding=(fc,),
+        before_head=matrices(fields, head),
+        after_embedding=(Linear("fc", hidden, states * width, fields.flag("bias", default=row["bias"])),),
     )
