@@ -199,8 +199,7 @@ def read_subject(
     if trace:
         return _run_by(_traced_config(source, workload), stack)
     try:
-        reading = read_model(source, config_format=config_format, **workload)
-        found = _of_reading(reading, workload, nearest=nearest)
+        found = _of_reading(read_model(source, config_format=config_format, **workload), workload, nearest=nearest)
     except NotUnderstood as error:
         found = _traced_config(source, workload, error.proof)
     return _run_by(found, stack)
@@ -495,7 +494,7 @@ def _traced_config(source: object, workload: Named, proof: "Proof | None" = None
             raise _not_understood(proof.unproven, InputError("")) if proof else InputError(expected, "phase")
         run = {name: getattr(settled, name) for name in ("b", "s", "decoder_s")}
         built = getattr(proof, "built", None)
-        if built and (settled.attention, settled.dtype) == (Workload().attention, "bf16"):  # as a class is proven
+        if built and (settled.attention, settled.dtype) == ("auto", "bf16"):  # as a class is proven
             traced = built.listed(train=settled.train, **run)
         else:
             traced = trace_config(plain, phase=settled.phase, attention=settled.attention, dtype=settled.dtype, **run)
