@@ -2461,3 +2461,23 @@ beta: 0.1
     assert [one.key for one in read(tmp_path, text.replace("p=f32", "p=bfloat16")).unread] == ["trainer.mp"]
     served = read(tmp_path, f"location: {QWEN}\nserve: {{tensor_parallel_size: 2, max_model_len: 512}}\n")
     assert (served.workload, served.longest) == ({"phase": "decode", "t": 2}, 512)
+
+
+def test_weights_that_are_loaded_in_fp32_and_not_cast_train_in_it(tmp_path: Path) -> None:
+    text = f"model_name_or_path: {QWEN}\ntorch_dtype: float32\nper_device_train_batch_size: 2\nbf16: %s\n%s"
+    full = read(tmp_path, text % ("false", "")).workload
+    assert (full["dtype"], full["precision"]) == ("fp32", "fp32")
+    assert "precision" not in read(tmp_path, text % ("true", "")).workload
+    found = read(tmp_path, text % ("false", "lora_r: 8\n"))
+    assert "LoRA's frozen weights are fp32 (torch_dtype), and are counted in 16 bits" in found.notes
+
+
+def test_what_makes_data_does_not_train_and_nebaris_models_serve(tmp_path: Path) -> None:
+    with pytest.raises(NoModel, match="known formats"):
+        read(tmp_path, f"data_generation: {{model_name: {QWEN}, num_samples: 100}}\ngeneral: {{log_level: INFO}}\n")
+    text = f"kind: LLMModel\nspec: {{model: {{name: {QWEN}}}, advanced: {{vllm: {{extraArgs: [--dtype, half]}}}}}}\n"
+    found = read(tmp_path, text)
+    assert (found.workload, [one.key for one in found.unread]) == (
+        {"phase": "decode"},
+        ["spec.advanced.vllm.extraArgs"],
+    )
