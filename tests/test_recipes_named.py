@@ -2481,3 +2481,13 @@ def test_what_makes_data_does_not_train_and_nebaris_models_serve(tmp_path: Path)
         {"phase": "decode"},
         ["spec.advanced.vllm.extraArgs"],
     )
+
+
+@pytest.mark.parametrize("option", ["--served-model-name=a", "--tensor-parallel-size=2"])
+def test_an_image_that_serves_is_given_its_model_as_a_word(option: str, tmp_path: Path) -> None:
+    """vllm-openai's entry point is vllm serve; a hub's copy may have its revision as a folder."""
+    for name in (f"/models/{QWEN}/main", f"/models/{QWEN}", QWEN):
+        container = f"{{image: 'vllm/vllm-openai:v0.25', args: [{name}, {option}, --port, '80']}}"
+        found = read(tmp_path, f"apiVersion: v1\nkind: Pod\nspec: {{containers: [{container}]}}\n")
+        assert (found.model.layers, found.workload["phase"]) == (28, "decode")
+        assert found.workload.get("t") == (2 if "tensor" in option else None)

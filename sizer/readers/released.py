@@ -290,7 +290,7 @@ def _folder(path: str) -> tuple[str, Names]:
     """The model that a folder is called by, and a note. InputError for another path."""
     # The hub's cache names a snapshot by a hash; other mirrors write the organisation before two dashes.
     plain = re.sub(
-        "models--.+?--([^/]+).*|[^/]+?--([^/]+)/?$|/(?:tree|blob|resolve)/.*|\\.gguf$",
+        "models--.+?--([^/]+).*|[^/]+?--([^/]+)/?$|/(?:tree|blob|resolve)/.*|/main/?$|\\.gguf$",
         r"\1\2",
         path,
     )
