@@ -738,6 +738,36 @@ def test_what_a_script_reads_from_a_text_is_what_ifs_parts(line: str, layers: in
     assert (model.layers, model.hidden) == (layers, 64)
 
 
+@pytest.mark.parametrize(
+    ("value", "said", "cut"),
+    [
+        ("a/b/c.d.gz", "${V#*/}", "b/c.d.gz"),
+        ("a/b/c.d.gz", "${V##*/}", "c.d.gz"),
+        ("a/b/c.d.gz", "${V%.*}", "a/b/c.d"),
+        ("a/b/c.d.gz", "${V%%.*}", "a/b/c"),
+        ("a/b/c.d.gz", "${V%/}", "a/b/c.d.gz"),
+        ("a/b/c.d.gz", "${V%[gx]z}", "a/b/c.d."),
+        ("$DIR/b/c", "${V##*/}", "c"),
+        ("$DIR/b/c", "${V#*/}", "\0${V#*/}\0"),
+        ("$DIR/b/c", "${V%%/*}", "\0${V%%/*}\0"),
+        ("a/b", "${V#$DIR/}", "\0${V#$DIR/}\0"),
+        ("a/b", "${1##*/}", "\0$1\0"),
+        ("a/" + "b" * 600, "${V##*/}", "\0${V##*/}\0"),
+    ],
+)
+def test_a_pattern_is_cut_from_a_value_as_bash_cuts_it(value: str, said: str, cut: str) -> None:
+    script = Script(Variables({}), Tree("run.sh", None))
+    script.follow(f"V={value}\nrun {said}\n")
+    assert script.commands == [("run", cut)]
+
+
+@pytest.mark.parametrize(("key", "typed"), [("num-layers", "num-layer"), ("hidden-size", "hiden-size")])
+def test_a_size_that_is_misspelt_is_named_beside_the_one_that_is_expected(key: str, typed: str) -> None:
+    ours = key.replace("-", "_")
+    with pytest.raises(InputError, match=f"{ours}: expected this key; {typed.replace('-', '_')} .*did you mean {ours}"):
+        script(PLAIN.replace(f"--{key}", f"--{typed}"))
+
+
 def test_what_a_script_reads_from_a_value_that_it_does_not_hold_is_not_held(tmp_path: Path) -> None:
     """A list of the devices that may be seen: no number of them, where only running tells."""
     script = (

@@ -2358,8 +2358,33 @@ resources: {{gpu: "H100:2"}}
 """
     found = read(tmp_path, text % 2, "serve.dstack.yml")
     assert (found.model.layers, found.workload["t"], found.workload["phase"]) == (28, 2, "decode")
-    (unread,) = read(tmp_path, text % "$DSTACK_GPUS_NUM", "serve.dstack.yml").unread
+    assert read(tmp_path, text % "$DSTACK_GPUS_NUM", "serve.dstack.yml").workload["t"] == 2
+    any_gpu = (text % "$DSTACK_GPUS_NUM").replace("H100:2", "24GB")
+    (unread,) = read(tmp_path, any_gpu, "serve.dstack.yml").unread
     assert (unread.key, unread.value) == ("tensor_parallel_size", "$DSTACK_GPUS_NUM")
+    (unread,) = read(tmp_path, (text % "$DSTACK_GPUS_NUM") + "nodes: 2\n", "serve.dstack.yml").unread
+    assert unread.value == "$DSTACK_GPUS_NUM"  # of all nodes
+
+
+@pytest.mark.parametrize(
+    ("gpus", "split"), [("H100:8", 8), ("{H100: 4}", 4), ("{L4: 8, A100: 4}", None), ("[H100:8, A100:8]", None)]
+)
+def test_skypilots_devices_of_a_node_are_those_of_its_resources(gpus: str, split: int | None, tmp_path: Path) -> None:
+    serve = f"vllm serve {QWEN} --tensor-parallel-size $SKYPILOT_NUM_GPUS_PER_NODE"
+    found = read(tmp_path, f"resources: {{accelerators: {gpus}}}\nnum_nodes: 2\nrun: {serve}\n", "sky.yaml")
+    assert (found.workload.get("t"), len(found.unread)) == (split, split is None)
+
+
+def test_an_options_value_keeps_its_blanks(tmp_path: Path) -> None:
+    options = '--hf-overrides=\'{"a": 1, "b": "-x --max-model-len 9"}\' --max-model-len=64'
+    found = read(tmp_path, f"vllm serve {QWEN} {options}\n", "serve.sh")
+    assert [one.value for one in found.unread] == ['\'{"a": 1, "b": "-x --max-model-len 9"}\'']
+    assert found.longest == 64
+
+
+def test_the_value_of_a_name_that_is_replaced_in_is_said_whole(tmp_path: Path) -> None:
+    with pytest.raises(NoModel, match=re.escape(r"its value is ${M//\//_}, which the file does not hold")):
+        read(tmp_path, f"M={QWEN}\nvllm serve /data/${{M//\\//_}}\n", "serve.sh")
 
 
 @pytest.mark.parametrize(

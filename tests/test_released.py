@@ -132,7 +132,21 @@ def test_published_sizes_give_the_published_parameters() -> None:
             assert row["from"]
             continue
         assert ("parameters" in row) or row["from"] != "published sizes"
+        if row["from"].endswith("its class is traced"):
+            assert load_mapping(name)["model_type"] == row["config"]["model_type"]
+            continue
         assert read_config(row["config"]).model.parameters == row.get("parameters", read_config(name).model.parameters)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("microsoft/deberta-v3-base", 183_831_552), ("google/t5gemma-2b-2b-ul2", 5_596_853_760)]
+)
+def test_a_release_that_no_reader_knows_is_traced_by_its_name(name: str, parameters: int) -> None:
+    asked = ["check", name, "--device", "h100-sxm", "--format", "json"]
+    model = json.loads(CliRunner().invoke(main, asked).stdout)["reports"][0]["model"]
+    assert model["parameters"] == parameters
+    assert not [one for one in model["notes"] if one.startswith("left out")]
 
 
 @pytest.mark.parametrize(
@@ -423,6 +437,11 @@ def test_a_whole_float_is_an_integer_and_a_marked_utf_16_file_is_read(tmp_path: 
         # The base of GLM-4.5-Air without its layer of the next token but one; a bias for each expert of 45 layers.
         ("PrimeIntellect/INTELLECT-3", 106_852_251_264 - 45 * 128),
         ("zai-org/GLM-4.7", 358_337_791_296 - 5_539_962_272 - 89 * 160),
+        ("google/paligemma-3b-mix-224", 2_923_466_480),
+        ("google/paligemma2-3b-pt-448", 3_033_127_152),
+        # Without SAM's encoder with what shortens its tokens, CLIP's, their projection and the two marks of lines.
+        ("deepseek-ai/DeepSeek-OCR", 3_336_106_240 - 95_569_152 - 303_177_728 - 2_622_720 - 2_560),
+        ("unsloth/embeddinggemma-300m", 302_863_104),
     ],
 )
 def test_a_release_has_its_published_parameters(name: str, parameters: int) -> None:

@@ -32,7 +32,7 @@ _TABLE = FORMATS["huggingface"]
 NAMES = _TABLE["dimensions"] | _TABLE["derived"]
 HIDDEN, LAYERS, HEADS = NAMES["hidden"], NAMES["layers"], NAMES["heads"]
 EXPERTS, TOP_K = NAMES["experts"], NAMES["top_k"]
-POSITIONS, DROPOUT = _TABLE["positions"], _TABLE["dropouts"]
+POSITIONS, DROPOUT = NAMES["positions"], _TABLE["dropouts"]
 
 #: Rows of a table, as texts.
 Rows = Sequence[Sequence[str]]
@@ -124,9 +124,9 @@ def all_heads(fields: Fields) -> int:
     return fields.integer(*HEADS)
 
 
-def positions(fields: Fields, more: int = 0) -> int:
-    """Learned positions, and ``more`` rows that are none."""
-    return fields.integer(*POSITIONS) + more
+def positions(fields: Fields) -> int:
+    """Learned positions."""
+    return fields.integer(*POSITIONS)
 
 
 def layer_count(fields: Fields, names: Sequence[str] = LAYERS) -> int:
@@ -230,12 +230,9 @@ def _attention(fields: Fields, traits: Values) -> AttentionShape:
 
 
 def mlp(fields: Fields, width: Any = None, **traits: Any) -> Dense:
-    """An MLP in every layer; ``traits`` are further fields of MlpShape. A list of widths is one of each layer."""
+    """An MLP in every layer; ``traits`` are further fields of MlpShape. Its width may be a function of the layer."""
     widths = fields.integer("intermediate_size") if width is None else width
-    if isinstance(widths, list):
-        return lambda layer: MlpShape(widths[layer], **traits)
-    shape = MlpShape(widths, **traits)
-    return lambda _: shape
+    return lambda layer: MlpShape(said(layer, widths), **traits)
 
 
 def experts(
@@ -249,14 +246,15 @@ def experts(
     router_scalars: Any = False,
     **traits: Any,
 ) -> Dense:
-    """Experts of ``width`` in the layers that ``sparse`` says (of all, in a list, or fields -> layer -> whether).
+    """Experts of ``width`` in the layers that ``sparse`` says (all, a list, or fields -> layer -> whether).
 
     ``elsewhere``: traits of the MLP that the others have. ``shared``: the width of the MLP that all tokens meet, or
     ``shared_number`` experts'. ``router_scalars``: the router learns one number an expert and its matrix. ``traits``:
     of MoeShape.
     """
     where = said(fields, sparse)
-    has = where if isinstance(where, list) else [said(layer, where) for layer in range(layer_count(fields))]
+    each = where if isinstance(where, list) else [said(layer, where) for layer in range(layer_count(fields))]
+    has = [one in (True, "moe") for one in each]
     other = None if all(has) else mlp(fields, **told(fields, elsewhere))
     if not other:
         fields.ignore("intermediate_size")  # the width of dense layers, and there are none

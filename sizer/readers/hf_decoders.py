@@ -322,19 +322,6 @@ def listed_parts(fields: Fields) -> list[str]:
     return [parts[one] for one in given]
 
 
-def parts_with_experts(fields: Fields) -> list[bool]:
-    return [kind == "moe" for kind in listed_parts(fields)]
-
-
 def olmo_rotary(fields: Fields) -> float:
     rotated = fields.raw("rope_parameters")
     return 0.0 if isinstance(rotated, dict) and rotated.get("rope_theta", 0) is None else 1.0
-
-
-def lfm2_width(fields: Fields) -> int:
-    width = fields.integer("block_ff_dim", "intermediate_size")
-    if not fields.flag("block_auto_adjust_ff_dim", default=True):
-        return width
-    step = fields.integer("block_multiple_of")
-    width = int(fields.number("block_ffn_dim_multiplier", default=1.0) * (2 * width // 3))
-    return int(next_multiple(width, step))

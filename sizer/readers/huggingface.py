@@ -43,7 +43,6 @@ from .reading import (
     UnknownModelType,
     Values,
     at,
-    misspelt,
     reading,
     table,
     unread,
@@ -90,7 +89,7 @@ def _layers(layers: str, **given: Any) -> Any:
 NAME = "huggingface"
 _TABLE = FORMATS[NAME]
 #: How a trait is read -> the function of a file's fields that its table's entries make.
-_WAYS: dict[str, Callable[..., Callable[[Fields], Any]]] = {
+_WAYS: dict[str, Callable[..., Function]] = {
     "flag": lambda then=True, otherwise=False, **given: _either(_read("flag", **given), then, otherwise),
     "key": lambda key, among, **given: _either(lambda fields: fields.raw(key) in among, **given),
     "choice": lambda choice, of: lambda fields: fields.choice(fields.text(of), choice, of),
@@ -178,11 +177,11 @@ def _layers_of(fields: Fields, table: Values) -> list[Block]:
 _TEXTS = ("text_config", "llm_config", "language_config")
 
 #: Types that hold the part we size under a key: type -> (key, that part's type where it does not say, the part).
-NESTED: dict[str, tuple[str, str, str]] = _TABLE["nested"]
+NESTED: dict[str, Names] = _TABLE["nested"]
 #: Types whose absent keys another type's class fills in.
-DEFAULTS_OF: dict[str, str] = _TABLE["defaults_of"]
+DEFAULTS_OF: Words = _TABLE["defaults_of"]
 #: Dimension -> the names it may have in a file.
-KEYS: dict[str, list[str]] = _TABLE["dimensions"]
+KEYS: dict[str, Names] = _TABLE["dimensions"]
 
 
 def read(config: Config, where: str, family: str = "") -> Reading:
@@ -247,7 +246,7 @@ def of_class(proof: Any, config: Config, where: str) -> Reading:
     model, released, quantised = _released(fields, proof.model)
     beside = sum(one.numel() for one in built.parameters()) - proof.parameters
     whole, notes = with_towers(fields, fields.text("model_type"), model)
-    if whole.parameters - model.parameters != beside:  # of CLIP's tower none is: it ran
+    if not beside or whole.parameters - model.parameters != beside:  # of CLIP's tower none is: it ran
         whole = replace(model, extra=(*model.extra, ("not run", beside))) if beside else model
         notes = (
             f"not run: {', '.join(proof.held) or 'a part'}, all alike; {beside:,} parameters, on the last stage",
@@ -402,12 +401,7 @@ def _in_file_terms(error: InputError, fields: Fields) -> InputError:
     """
     if error.where is None and error.key in KEYS:
         error.key = fields.key_of(*KEYS[error.key])
-    sizes = {*chain(*KEYS.values())}
-    error.expected += "".join(
-        f"; {key} is not known here: did you mean {near}?"
-        for key in fields.config.keys() - sizes - fields.defaults.keys()
-        if (near := misspelt(key, sizes, fields.config))
-    )
+    error.expected += fields.misspelt({*chain(*KEYS.values())})
     return error
 
 

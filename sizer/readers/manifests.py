@@ -14,6 +14,8 @@ _TABLE = FORMATS["manifests"]
 
 #: The name of the model that a server loads.
 _NAME = r"(?:hf://|pvc://[\w.-]+/)?[\w.-]+/[\w.-]+"
+#: The devices of the one machine, of a node in SkyPilot's resources.
+_GPUS = r"(?:accelerators|gpu)': (?:'[\w.:-]*:|\{'(?:[\w.-]+|name': '[\w.-]+', 'count)': )(\d+)['}]"
 #: The name of the served model, before options of the container that serves it.
 _SERVED = r"(?m)(^vllm serve \S+ --port 8000) *$\s+(?=--(?!model))"
 
@@ -40,7 +42,8 @@ def _commands(value: Any, above: Values) -> Iterator[str]:
     """The commands of a section and of those in it, which are given the variables from ``above`` too."""
     if isinstance(value, Mapping):
         env = _environment(value)
-        above = above | env
+        gpus = re.findall(_GPUS, str(value.get("resources")) * ("nodes" not in value))
+        above = above | {key: one for one in gpus for key in _TABLE["gpus"]} | env
         named = [one for key in _TABLE["models"] if re.fullmatch(_NAME, one := str(at(value, key)))]
         own = "image" in value and value.keys().isdisjoint(_TABLE["programs"])  # its own program serves
         named += [one for key, one in env.items() if own and key in WORDS["keys"] and is_released(one)]

@@ -105,7 +105,15 @@ class Fields:
         if default is not _MISSING:
             return default
         key = self.prefix + names[0]
-        raise InputError(f"expected this key; --set {key}=VALUE", key)
+        raise InputError(f"expected this key{self.misspelt(names)}; --set {key}=VALUE", key)
+
+    def misspelt(self, names: Collection[str]) -> str:
+        """A clause on the keys that are ``names`` misspelt."""
+        return "".join(
+            f"; {key} is not known here: did you mean {near}?"
+            for key in self.config
+            if key not in {*names, *self.defaults} and (near := misspelt(key, names, self.config))
+        )
 
     def required(self, *names: str) -> Any:
         """The ``raw`` value; InputError where there is none."""

@@ -295,7 +295,7 @@ def _folder(path: str) -> tuple[str, Names]:
         path,
     )
     name = basename(plain.rstrip("/"))
-    said = unknown_in(name)
+    said = "\0" in name and unknown_in(path)
     reasons = {
         f"its value is {said}, which the file does not hold": said,
         "its value is an environment's, which the file does not hold": "${" in path,

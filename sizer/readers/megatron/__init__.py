@@ -144,7 +144,7 @@ def _tested(script: Script, text: str) -> Names:
     return tuple(
         name
         for name, value in script.variables.values.items()
-        if re.fullmatch(r"\$\{?\d+\}?", unknown_in(str(value)) or "")
+        if re.search("\0\\$\\{?\\d+\\}?\0", str(value))
         and re.search(rf"(?:\[|case)\s+\"?\$\{{?{re.escape(name)}\b", text)
     )
 
@@ -164,8 +164,9 @@ def _model_command(script: Script) -> tuple[list[str], list[str]]:
         ran = re.findall(_PROGRAM, " ".join(map(" ".join, script.commands)))
         expected = "expected a command or a variable that states a model (--num-layers, --hidden-size ...)"
         raise NoModel("; what it runs may state one: ".join([expected, *ran[:1]]))
-    note = f"no command takes them: read from {', '.join(optional)}"
-    return [word for words in optional.values() for word in words], [note]
+    return [word for words in optional.values() for word in words], [
+        f"no command takes them: read from {', '.join(optional)}"
+    ]
 
 
 #: A program or script that a command runs.
@@ -228,12 +229,17 @@ def _states_model(words: Iterable[str]) -> bool:
     )
 
 
+#: A word that holds options or settings of the environment: not one option whose value has blanks.
+_HOLDS = r"(?s)(?=.*\s)(?!--[\w.-]+=(?:[\[{].*[\]}]$|(?!.*\s-)))(?:(?:.*\s)?--?[A-Za-z]|\w+=\S* \w+=)"
+
+
 def _split(words: Iterable[str]) -> list[str]:
-    """Words that hold options in one string (``"--vocab-size 128256"``, ``bash -c "torchrun ..."``) taken apart."""
+    """Words that hold options in one string (``"--vocab-size 128256"``, ``bash -c "torchrun ..."``) taken apart.
+
+    The value of one option keeps its blanks (``--hf-overrides={"a": 1}``).
+    """
     apart = (
-        re.findall("(?:\0[^\0]*\0|\"[^\"]*\"|'[^']*'|[^\\s\0])+", word)
-        if re.search(r"(^|\s)--?[A-Za-z]|^\w+=\S* \w+=", word) and re.search(r"\s", word)
-        else [word]
+        re.findall("(?:\0[^\0]*\0|\"[^\"]*\"|'[^']*'|[^\\s\0])+", word) if re.match(_HOLDS, word) else [word]
         for word in words
     )
     return [one for word in apart for one in word if one != "\\"]
@@ -310,7 +316,7 @@ def _value(text: str) -> Any:
 
 
 #: Dimension -> the arguments it may have.
-KEYS: dict[str, list[str]] = _TABLE["dimensions"]
+KEYS: dict[str, Names] = _TABLE["dimensions"]
 
 
 def read(config: Config, where: str) -> Reading:

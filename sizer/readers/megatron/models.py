@@ -69,9 +69,10 @@ def _model(fields: Fields, kind: str, *stacks: Stack, usual: str = "", **traits:
     vocab, notes = vocabulary(
         fields, "tensor_model_parallel_size", lambda: [*_tokenizers(fields), usual], "vocab_extra_ids"
     )
-    tied = not fields.flag("untie_embeddings_and_output_weights")
     said = (f"read as {kind[9:].upper()}",) * (kind != "megatron")
-    return ModelShape(kind, stacks, vocab=vocab, tied=tied, **traits), (*said, *notes)
+    return ModelShape(
+        kind, stacks, vocab=vocab, tied=not fields.flag("untie_embeddings_and_output_weights"), **traits
+    ), (*said, *notes)
 
 
 def _tokenizers(fields: Fields) -> tuple[str, str]:
@@ -183,16 +184,17 @@ def pattern_of(fields: Fields) -> tuple[str, Names]:
 
 def hybrid_blocks(fields: Fields, pattern: str, common: Values) -> list[Block]:
     """A block of one part for each letter."""
-    strange = dict.fromkeys(kind for kind in pattern if kind not in _PARTS)
-    if strange or not pattern:
-        kinds = ", ".join({"D": "sparse attention"}.get(kind, repr(kind)) for kind in strange)
-        raise fields.error(f"has no formula here: {kinds or 'no'} layers", *_PATTERNS)
+    parts = _TABLE["parts"]  # each the one part of a layer, and who reads it
+    words = {"D": "sparse attention"}
+    kinds = ", ".join(words.get(kind, repr(kind)) for kind in dict.fromkeys(pattern) if kind not in parts)
+    fields.refuse(kinds or not pattern, f"has no formula here: {kinds or 'no'} layers", *_PATTERNS)
     without = "E" in pattern and mixture(fields) is None
     fields.refuse(without, "expected num_experts: the pattern has layers of experts", "num_experts")
-    made = {}
-    for letter in set(pattern):
-        name, read = _PARTS[letter]
-        made[letter] = Block(**{"attention": None, "mlp": None, name: read(fields)}, norms=1, **common)
+    made = {
+        letter: Block(**{"attention": None, "mlp": None, name: globals()[read](fields)}, norms=1, **common)
+        for letter, (name, read) in parts.items()
+        if letter in pattern
+    }
     return [made[letter] for letter in pattern]
 
 
@@ -234,8 +236,7 @@ def attention(fields: Fields, *, causal: bool = True, cross: bool = False, windo
         return latent(fields, "qk_head_dim", "qk_pos_emb_head_dim", latent_norm=norms)(0)
     fields.ignore("group_query_attention")  # num_query_groups says it
     groups = fields.kv_heads(heads, "num_query_groups")
-    named = f"hidden_size = {hidden}, or kv_channels"
-    dim = channels or fields.quotient(hidden, heads, named, "num_attention_heads")
+    dim = channels or fields.quotient(hidden, heads, f"hidden_size = {hidden}, or kv_channels", "num_attention_heads")
     rotary = position_embedding(fields) in ("rope", "mrope", "yarn")
     share = min(fields.number("rotary_percent"), 1.0)
     return AttentionShape(
@@ -303,17 +304,6 @@ def mixture(fields: Fields) -> MoeShape | None:
     )
 
 
-#: A pattern's letters -> the one part of a layer, and who reads it.
-_PARTS: Values = {
-    "M": ("mixer", mamba_layer),
-    "G": ("mixer", gated_delta),
-    "*": ("attention", attention),
-    "+": ("attention", attention),
-    "-": ("mlp", mlp),
-    "E": ("mlp", mixture),
-}
-
-
 def bias_linear(fields: Fields) -> bool:
     return fields.flag("add_bias_linear", default=not fields.flag("disable_bias_linear"))
 
@@ -350,14 +340,9 @@ def _width(fields: Fields) -> int:
 
 def _window(fields: Fields) -> int | None:
     """``window_size`` (keys before, keys after): a query sees itself and those before."""
-    value = fields.raw("window_size")
-    if value is None:
-        return None
-    found = re.match(r"[(\[\s]*(-?\d{1,9})\b", str(value))
-    if not found:
-        raise fields.error("expected two integers, such as 127,0", "window_size")
-    before = int(found[1])
-    return before + 1 if before >= 0 else None
+    before = re.findall(r"^(?:None$|[(\[\s]*(-?\d{1,9})\b)", str(fields.raw("window_size")))
+    fields.refuse(not before, "expected two integers, such as 127,0", "window_size")
+    return max(int(before[0] or -1) + 1, 0) or None
 
 
 def _layer_flags(fields: Fields, key: str, layers: int, every: Any) -> list[bool]:
@@ -411,10 +396,12 @@ def _t5(fields: Fields) -> Noted:
     cross = attention(fields, causal=False, cross=True)
     decoder = Block(attention(fields), mlp(fields), cross=cross, norms=3, count=two, **common)
     positions, final = _learned(fields, "max_position_embeddings"), common["norm_weights"]
-    stacks = (
+    return _model(
+        fields,
+        "megatron-t5",
         Stack("encoder", hidden, (encoder,), positions=positions, final_norm=final),
         Stack("decoder", hidden, (decoder,), final_norm=final),
-    )
-    return _model(
-        fields, "megatron-t5", *stacks, usual="BertWordPieceCase", head_bias=True, max_positions=positions or None
+        usual="BertWordPieceCase",
+        head_bias=True,
+        max_positions=positions or None,
     )

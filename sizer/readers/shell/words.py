@@ -13,6 +13,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 from typing import Any
 
 from shapes.errors import InputError, refuse
@@ -104,18 +105,9 @@ class Scanner:
                 inner = [token.value for token in self.tokens(until=")") if isinstance(token.value, Word)]
                 yield Token("array", tuple(inner), self.line, array[1])
             else:
-                yield Token("word", self._word(), self.line)
+                yield Token("word", self.word(), self.line)
         if until:
             raise self._unclosed(until)
-
-    def whole(self) -> Word:
-        """All of the text as one word, blanks and operators in it as they stand."""
-        parts = list[Part]()
-        while self.at < len(self.text):
-            if blank := self._take(_BREAK):
-                parts += [Part("text", blank[0])]
-            parts += self._word().parts
-        return Word(tuple(parts))
 
     def _take(self, pattern: str) -> re.Match[str] | None:
         """The match of a pattern at this position, which moves past it."""
@@ -127,7 +119,7 @@ class Scanner:
     def _operator(self, operator: str, line: int) -> Iterator[Token]:
         if operator in ("<<", "<<-"):
             self._take(_BLANK)
-            self._heredocs += ["".join(part.text for part in self._word().parts)]
+            self._heredocs += ["".join(part.text for part in self.word().parts)]
             return
         yield Token("operator", operator, line)
         if operator == "\n":
@@ -137,10 +129,11 @@ class Scanner:
                 yield Token("heredoc", body[1] if body else "", start)
             self._heredocs = []
 
-    def _word(self) -> Word:
+    def word(self, breaks: str = _BREAKS) -> Word:
+        """The word that is next, up to one of ``breaks``; with none, all of the text as one word."""
         parts = list[Part]()
         quoted = False
-        while self.at < len(self.text) and (quoted or self.text[self.at] not in _BREAKS):
+        while self.at < len(self.text) and (quoted or self.text[self.at] not in breaks):
             character = self.text[self.at]
             if character == '"':
                 self.at += 1
@@ -154,7 +147,7 @@ class Scanner:
                 parts += [Part("text", found[2] or found[1].replace("\n", ""), True)]
             elif escaped := self._take(_ESCAPED):
                 parts += [Part("text", escaped[1], True)] if escaped[1] != "\n" else []
-            elif plain := self._take(_PLAIN):
+            elif plain := self._take(_PLAIN) or self._take(_BREAK):
                 parts += [Part("text", plain[0])]
         if quoted:
             raise self._unclosed('"')
@@ -207,8 +200,10 @@ class Scanner:
 MAX_EXPANDED = 2**22
 #: $(echo $ARGS); or $(IFS=', '; echo "${arr[*]}"), which puts IFS's first character between a list's elements.
 _ECHOED = r"""\s*(?:IFS=["']?([^\s\w"'])[^;]*;)?\s*echo ((?!-[neE])[^|;&<>`]*)"""
+#: The longest text that a pattern is looked for in, from each of its characters.
+MAX_CUT = 500
 _ARGUMENT = "\0\\$\\d+\0"
-_PARAMETER = r"(?s)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[^\]]*\])?(?:(:?[-=+?])(.*))?"
+_PARAMETER = r"(?s)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[^\]]*\])?(?:(:?[-=+?]|##?|%%?)(.*))?"
 
 Value = str | list[str]
 
@@ -238,7 +233,7 @@ class Variables:
             self.values[name] = old + (value if isinstance(value, str) else " ".join(value))
         self._spend(self.values[name])
 
-    def _spend(self, value: Value) -> None:
+    def _spend(self, value: object) -> None:
         self._characters += len(str(value))  # of a list with its quotes and commas
         refuse(self._characters > MAX_EXPANDED, f"expected variables of at most {MAX_EXPANDED} characters")
 
@@ -283,14 +278,15 @@ class Variables:
 
     def _variable(self, text: str) -> list[str]:
         """The value of ``${text}``: none where it is unset, marked where its form is not understood."""
+        mark = [unknown(f"${{{text}}}")]
         if counted := re.fullmatch(r"#(\w+)\[[@*]\]", text):
             held = self._value(counted[1], "[@]") or []
-            return [unknown(f"${{{text}}}") if unknown_in("".join(held)) else str(len(held))]
+            return mark if unknown_in("".join(held)) else [str(len(held))]
         if keyed := re.fullmatch(r"!(\w+\[)[@*]\]", text):
             return [key.removeprefix(keyed[1])[:-1] for key in self.values if key.startswith(keyed[1])]
         found = re.fullmatch(_PARAMETER, text)
         if not found:
-            return [unknown(f"${{{text}}}")]
+            return mark
         name, index, way, rest = found.groups("")
         value = self._value(name, index)
         # What the script's own argument would be is not told: X=$2, then ${X:-default}.
@@ -299,13 +295,26 @@ class Variables:
         if way.endswith("+"):
             return [] if value is None else [self._default(rest)]
         if value is not None:
-            return value
-        if not way.strip(":?"):
+            return (self._cut(value, way, self._default(rest)) or mark) if way[:1] in ("#", "%") else value
+        if not way.strip(":?#%"):
             return [] if name in "@*" else [unknown("$" + name)]
         default = self._default(rest)
         if way.endswith("="):
             self.assign(name, default)
         return [default]
+
+    def _cut(self, value: list[str], way: str, pattern: str) -> list[str]:
+        """Texts without the shortest (``##``, ``%%``: longest) beginning (``%``, ``%%``: end) that a pattern matches.
+
+        None where that is not known or a text is too long.
+        """
+        kept, end = list[str](), way[0] == "%"
+        for one in value * (len("".join(value)) <= MAX_CUT):
+            pairs = [(one[:at], one[at:]) for at in range(len(one) + 1)][:: -1 if way in ("##", "%") else 1]
+            self._spend(pairs)
+            kept += [next((pair[not end] for pair in pairs if fnmatchcase(pair[end], pattern)), one)]
+        told = "".join((pattern, *(kept if way[1:] else value)))
+        return kept * ("\0" not in told)
 
     def _value(self, name: str, index: str | None) -> list[str] | None:
         self.used.add(name)
@@ -324,7 +333,7 @@ class Variables:
         return [value[int(number)]] if number.isdecimal() and int(number) < len(value) else None
 
     def _default(self, text: str) -> str:
-        word = Scanner(text).whole()  # which may raise
+        word = Scanner(text).word("")  # which may raise
         self._nesting += 1
         refuse(self._nesting > MAX_NESTING, f"expected at most {MAX_NESTING} levels of nesting")
         found = self.joined(word)
@@ -340,7 +349,7 @@ class Variables:
 
 
 #: An expression's operator -> its function of two sides.
-OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     **{getattr(ast, name): getattr(operator, own) for name, own in FORMATS["operators"].items()},
     ast.Div: lambda a, b: int(a / b) if abs(a) < 2**52 else a // b,
 }
