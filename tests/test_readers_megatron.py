@@ -335,6 +335,12 @@ def test_a_wrong_pattern_of_layers_is_one_line(pattern: str) -> None:
         with_arguments(f"--num-experts 8 --moe-layer-freq '{pattern}'")
 
 
+def test_recomputed_experts_come_on_top_of_what_is_recomputed_by_default() -> None:
+    assert with_arguments("--moe-layer-recompute").workload["checkpointing"] == "core_attn,moe"
+    named = "--recompute-granularity selective --recompute-modules mlp --moe-layer-recompute"
+    assert with_arguments(named).workload["checkpointing"] == "mlp,moe"
+
+
 def test_gated_units_by_every_name_and_sinks_and_alternating_windows() -> None:
     reading = script(
         PLAIN.replace("--swiglu", "--quick-geglu") + " --softmax-type learnable --window-size 127,0 "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -92,7 +93,8 @@ def test_every_model_of_the_table_is_read_or_left_to_its_class() -> None:
             assert set(lost) == {key for key, value in differs.items() if value is None}  # a key that is taken away
             if (same := str(sorted(map(str, found.items())))) not in known:
                 known.add(same)
-                read_config(name)
+                with suppress(UnknownModelType):  # left to its class, as its release is
+                    read_config(name)
             continue
         try:
             found = read_config(name)
@@ -471,7 +473,7 @@ def test_a_release_of_late_has_its_published_size(name: str, unit: int, publishe
         ("deepseek-ai/DeepSeek-V4", "nearest are deepseek-ai/DeepSeek-V4-Pro, deepseek-ai/DeepSeek-V4-Flash, "),
         ("tencent/Hunyuan-Large", "nearest are tencent/Hunyuan-A13B-Pretrain, "),
         ("Mistarl-7B-v0.1", "nearest are mistralai/Mistral-7B-v0.1, "),
-        ("xai-org/grok-2", "is known here; --download"),  # none of that family
+        ("facebook/esm2_t6_8M_UR50D", "is known here; --download"),  # none of that family
         ("llama3", "meta-llama/Meta-Llama-3-8B"),
         ("qwen3:8b", "is ollama's, in bits that its name does not hold: give its base's, as qwen3-8b"),
     ],

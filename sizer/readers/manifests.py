@@ -42,8 +42,15 @@ def _commands(value: Any, above: Values) -> Iterator[str]:
     """The commands of a section and of those in it, which are given the variables from ``above`` too."""
     if isinstance(value, Mapping):
         env = _environment(value)
-        gpus = re.findall(_GPUS, str(value.get("resources")) * ("nodes" not in value))
-        above = above | {key: one for one in gpus for key in _TABLE["gpus"]} | env
+        above = (
+            above
+            | {
+                key: one
+                for one in re.findall(_GPUS, str(value.get("resources")) * ("nodes" not in value))
+                for key in _TABLE["gpus"]
+            }
+            | env
+        )
         named = [one for key in _TABLE["models"] if re.fullmatch(_NAME, one := str(at(value, key)))]
         own = "image" in value and value.keys().isdisjoint(_TABLE["programs"])  # its own program serves
         named += [one for key, one in env.items() if own and key in WORDS["keys"] and is_released(one)]

@@ -390,7 +390,8 @@ def _recomputation(fields: Fields) -> str:
     granularity = fields.text("recompute_granularity") or "full" * fields.flag("checkpoint_activations")
     words = re.findall(r"\w+", str(fields.raw("recompute_modules") or ""))  # of a text or a list
     fields.refuse(not {*words} <= modules().keys(), f"expected some of {', '.join(modules())}", "recompute_modules")
-    words += ["moe"] * fields.flag("moe_layer_recompute")
+    # Megatron adds its experts to what is recomputed by default.
+    words += ["core_attn", "moe"][bool(words) :] * fields.flag("moe_layer_recompute")
     most, first = fields.optional("recompute_num_layers"), fields.text("recompute_method") == "block"
     if granularity == "full":
         # "uniform" divides all layers into chunks and keeps their inputs; "block" takes the first of each stage.

@@ -313,8 +313,7 @@ class Variables:
             pairs = [(one[:at], one[at:]) for at in range(len(one) + 1)][:: -1 if way in ("##", "%") else 1]
             self._spend(pairs)
             kept += [next((pair[not end] for pair in pairs if fnmatchcase(pair[end], pattern)), one)]
-        told = "".join((pattern, *(kept if way[1:] else value)))
-        return kept * ("\0" not in told)
+        return kept * ("\0" not in "".join((pattern, *(kept if way[1:] else value))))
 
     def _value(self, name: str, index: str | None) -> list[str] | None:
         self.used.add(name)
