@@ -10,7 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from .dtypes import next_multiple
 from .frozen import Named, Names, frozen
+from .model.resize import Side
 from .program import added
 from .toml_table import Table, load, named
 
@@ -92,6 +94,21 @@ def load_engine(name: str) -> Engine:
     """The engine's file; InputError lists the known names."""
     own = added("sizer.engines").get(name)
     return load(Path(own) if own is not None else named("engines", name, "engine", list_engines()), _engine)
+
+
+def padded_to(side: Side, name: str = "") -> int:
+    """Features that the engine ``name`` ("": any) pads a shard to which cuts blocks of a release.
+
+    0 where one that is known to take such shards, or not to, does not pad them.
+    """
+    said = {
+        (fact.otherwise == "pads") * next_multiple(side.features, fact.multiple)
+        for engine in map(load_engine, list_engines())
+        for fact in engine.facts
+        if name in ("", engine.name) and fact.check == "multiple" and side.dimension in fact.of
+        if side.kept and side.kept.title.lower().startswith(fact.formats) and side.features % fact.multiple
+    }
+    return min(said, default=0) and max(said)
 
 
 def _engine(data: Named, where: str) -> Engine:

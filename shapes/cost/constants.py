@@ -309,7 +309,9 @@ def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, o
         scaled = replace(scaled, small=replace(small, correction=weaker))
     most = asymptote(device, dtype) * peak
     if dtype in device.compute.vector_dtypes:
-        short = max(0.0, most / peak / _fed_share(device, dtype) - 1)
+        # Where power is short it feeds a share of plain cores; elsewhere nothing says that it is.
+        fed_share = PLAIN_CORES.fed_share * (device.power_w * 1e12 / peak) ** PLAIN_CORES.fed_power
+        short = (device.compute_capability in PLAIN_CORES.fed) * max(0.0, most / peak / fed_share - 1)
         # Registers feed plain cores more than matrix units. They take half of what `scaled` adds, in log, which fits
         # the best squares of seven devices (reports/kernels.md).
         fed = (constants.load_steps * scaled.load_steps) ** 0.5
@@ -338,14 +340,6 @@ def _without_tables(constants: GemmConstants, kin: Device) -> GemmConstants:
     more = LOW_TILES[: CARRY.low_tiles.get(kin.architecture, 0)]
     bare = constants.both(correction=None, cells=None, split_steps=CARRY.split_steps, tiles=more + constants.tiles)
     return replace(bare, **least)
-
-
-def _fed_share(device: Device, dtype: str) -> float:
-    """Share of its plain cores' peak that a device's power feeds; inf where nothing says that it is short."""
-    if device.compute_capability not in PLAIN_CORES.fed:
-        return inf
-    watts = device.power_w / (device.peak(dtype) * 1e-12)
-    return PLAIN_CORES.fed_share * watts**PLAIN_CORES.fed_power
 
 
 def asymptote(device: Device, dtype: str) -> float:
@@ -417,7 +411,7 @@ class CollectiveConstants:
 
     @classmethod
     def from_table(cls, table: Named) -> CollectiveConstants:
-        return cls(**{field.name: tuple(table[field.name]) for field in fields(cls)})
+        return cls(*(tuple(table[name]) for name in cls.__match_args__))
 
     def among(self, ranks: int) -> tuple[float, float, float]:
         """Latency, share and half_bytes of a group: between measured groups by the logarithm of the ranks.

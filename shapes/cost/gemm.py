@@ -240,13 +240,6 @@ class ProductKernels(NamedTuple):
         """Seconds, but for the launch, over those of as many products that are not grouped."""
         return float(relative(self.device, "grouped").cost["grouped"]["slowdown"]) if self.grouped else 1.0
 
-    def launched(self, seconds: Array, sizes: Integers, compute_s: Any = 0.0, load: Any = 1.0) -> Array:
-        """``seconds`` of one group each -> of the launch of all; ``load``: the fullest group's over the mean."""
-        if not self.grouped:
-            return seconds
-        slower = (seconds - self.constants.launch_s) * (self.slower - 1)
-        return seconds + slower + (load - 1) / sizes[3] * compute_s
-
 
 def bounded_seconds(sizes: Integers, by: ProductKernels) -> Array:
     """`aligned_seconds` of products (m, n, k and batch: rows) with what their cells add, never below the possible."""
@@ -280,7 +273,7 @@ class GemmTimes:
 def gemm_times(sizes: Integers, by: ProductKernels, load: Any = 1.0) -> GemmTimes:
     """As `aligned_seconds` with misalignment, keeping the tile chosen and what bounds it.
 
-    All but ``seconds`` are one group's, for grouped products.
+    All but ``seconds`` are one group's, for grouped products; ``load``: the fullest group's over the mean.
     """
     dims, constants = sizes.astype(float), by.constants
     aligned, moved = bounded_seconds(sizes, by), by.moved(dims)
@@ -289,7 +282,9 @@ def gemm_times(sizes: Integers, by: ProductKernels, load: Any = 1.0) -> GemmTime
         choice = np.where(large_share(dims) < 0.5, _choice(dims, moved, constants.small), choice)
     compute, memory, tile, tiles, waves = choice
     alignment = _misaligned(sizes, aligned, by)
-    seconds = by.launched(aligned + sum(alignment), sizes, compute, load)
+    seconds = aligned + sum(alignment)
+    if by.grouped:
+        seconds += (seconds - constants.launch_s) * (by.slower - 1) + (load - 1) / sizes[3] * compute
     times = GemmTimes(seconds, aligned, compute, memory, tile.astype(np.int64), tiles, waves, alignment)
     return _padded(times, sizes, by) if by.pads else times
 

@@ -207,16 +207,12 @@ class Tape:
         born = set[int]()
         for at, node in enumerate(self.nodes[:until], 1):
             made = node.used if at != until or node.output.storage in kept else node.read
-            yield from self._coming((*made, *filter(kept.__contains__, node.saved)), born)
+            for one in (*made, *filter(kept.__contains__, node.saved)):
+                if one not in born:
+                    born.add(one)
+                    yield one, self.storages[one]
             yield from self.freed({one for one in born.intersection(node.used) if last[one] == at}.difference(kept))
         yield from self.freed(one for one in born.difference(kept) if last[one] > until)
-
-    def _coming(self, storages: Iterable[int], there: set[int]) -> Events:
-        """Those that are not ``there`` yet."""
-        for one in storages:
-            if one not in there:
-                there.add(one)
-                yield one, self.storages[one]
 
 
 def peak_bytes(events: Events, there: int = 0) -> int:

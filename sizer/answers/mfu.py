@@ -150,22 +150,6 @@ def utilization(count: FlopCount, step_s: float, gpus: int, device: Device, dtyp
     )
 
 
-def check_possible(least: Utilization, step_s: float, gpus: int, device: Device, dtype: str) -> None:
-    """Raise InputError if even the smallest count of FLOPs takes longer than ``step_s`` at the peak.
-
-    A flash kernel may exceed the peak by a count that includes the masked half of the attention square.
-    """
-    refuse(
-        least.hfu > 1,
-        f"expected at least {least.hfu * step_s:.4g} s: HFU would be {least.hfu:.0%}, for "
-        f"{least.count.hardware_flops:.4g} FLOPs on {gpus} x {device.name} at its {dtype} peak of "
-        f"{device.peak(dtype) / 1e12:.0f} TFLOPS; look at --gpus, --global-batch, --sequence, --dtype, --device and "
-        "whether the time is of one optimizer step",
-        "step_time",
-        step_s,
-    )
-
-
 @frozen
 class StepTimes:
     """Step times read from a log, in seconds.
@@ -350,7 +334,17 @@ def mfu(
     explanation = explain_step(subject, target, step_s) if explain else None
     rows = tuple(utilization(count, step_s, gpus, target, own.dtype) for count in found)
     # Causal where there is one: with nothing in it that a kernel may skip.
-    check_possible((rows[1:2] or rows)[0], step_s, gpus, target, own.dtype)
+    least = (rows[1:2] or rows)[0]
+    refuse(
+        least.hfu > 1,
+        f"expected at least {least.hfu * step_s:.4g} s: HFU would be {least.hfu:.0%}, for "
+        f"{least.count.hardware_flops:.4g} FLOPs on {gpus} x {target.name} at its {own.dtype} peak of "
+        f"{target.peak(own.dtype) / 1e12:.0f} TFLOPS; look at --gpus, --global-batch, --sequence, --dtype, --device "
+        "and whether the time is of one optimizer step",
+        "step_time",
+        step_s,
+    )
+    # A flash kernel may exceed the peak by a count that includes the masked half of the attention square.
     rows = tuple(row for row in rows if row.mfu <= 1)
     return MfuAnswer(
         step_s, gpus, global_batch, own.s, target, own.dtype, own.checkpointing, rows, log, explanation, notes

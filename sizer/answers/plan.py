@@ -17,6 +17,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
+from shapes.engines import padded_to
 from shapes.errors import one_of, positive_int, refuse
 from shapes.frozen import Items, Named, Names, Pair, Values, frozen, given, replace
 from shapes.keywords import WorkloadKeywords
@@ -175,16 +176,16 @@ class Plan(Printable):
 class ServingRequest:
     """What a plan for serving is asked for.
 
-    The engine, tokens of a prompt and its output, the longest times in seconds (None: any), the engine's share of a
+    Tokens of a prompt and its output, the engine, the longest times in seconds (None: any), the engine's share of a
     device, tokens drafted a step, the probability that one is accepted, and requests in flight (None: as many as do
     best within the limits).
     """
 
-    engine: str
     prompt_tokens: int
     output_tokens: int
-    ttft_s: float | None
-    tpot_s: float | None
+    engine: str = "vllm"
+    ttft: float | None = None
+    tpot: float | None = None
     memory_utilization: float = UTILIZATION
     drafted: int = 0
     acceptance: float = 0.0
@@ -328,11 +329,8 @@ def _asked(found: Values, serving: Values) -> ServingRequest:
     prompt = positive_int(found.pop("s", PROMPT), "s", 2**31)
     context = positive_int(found.pop("context", 2 * prompt), "context", 2**31)
     refuse(context <= prompt, f"expected more than the prompt's {prompt} tokens", "context", context)
-    said = given(serving)
-    engine = said.pop("engine", "vllm")
-    check_bounds(**said)
-    times = said.pop("ttft", None), said.pop("tpot", None)
-    return ServingRequest(engine, prompt, context - prompt, *times, **said)
+    check_bounds(**serving)
+    return ServingRequest(prompt, context - prompt, **given(serving))
 
 
 def plan(
@@ -586,9 +584,7 @@ def plan_serving(
         gpus,
     )
     kept = sorted((way for way in ways if way.missed <= 1), key=lambda way: -way.tokens_per_s)
-    whole = [way for way in kept if not cut_blocks(model, replace(base, t=way.t, e=way.e, d=way.d))] or kept
     dropped["the limits hold at no number of requests"] = len(ways) - len(kept)
-    dropped["ranks would cut blocks of the weights, which engines refuse or pad (SZ124)"] = len(kept) - len(whole)
     return ServingPlan(
         gpus,
         device.name,
@@ -597,7 +593,7 @@ def plan_serving(
         _tier(model, device, stack),
         stack.coverage,
         stack.intervals["moe" if model.moe else "dense"],
-        tuple(whole[: positive_int(top, "top")]),
+        tuple(kept[: positive_int(top, "top")]),
         tuple(starmap(Dropped, (+dropped).most_common())),
         tuple(one.title for one in model.formats),
     )
@@ -627,7 +623,9 @@ def _ways(
             dropped["experts are priced within a node's fast links alone"] += 1
         elif split.p > 1 and (split.t, split.e) in ((way.t, way.e) for way in ways):
             dropped["fits with fewer pipeline stages: replicas serve as much, and sooner"] += 1
-        elif found := _of_split(model, device, split, stack, asked):
+        elif not (runs := _as_run(model, split, asked.engine)):
+            dropped["ranks would cut blocks of the weights, which the engine is not known to pad (SZ124)"] += 1
+        elif found := _of_split(runs, device, split, stack, asked):
             ways += found
         else:
             dropped[
@@ -635,6 +633,15 @@ def _ways(
                 f"{used // room + 1:.0f} or more"
             ] += 1
     return ways
+
+
+def _as_run(model: ModelShape, split: Workload, engine: str) -> ModelShape | None:
+    """The model with the widths that its engine pads where ranks cut blocks; None where it is not known to."""
+    for name, side in cut_blocks(model, split).items():
+        if not (features := padded_to(side, engine)):
+            return None
+        model = resize(model, **{name: side.shards * features})
+    return model
 
 
 def _of_split(
@@ -665,7 +672,8 @@ def _of_split(
         many = ranks * split.p
         each = -(-(asked.concurrency or 0) // many)
         requests, first, token, rate, over = _at_best(running, each, stack, load, asked, prefill / ranks, passed_s)
-        at_once = min(asked.concurrency or inf, requests * many) / requests
+        flying = asked.concurrency or requests * many
+        rate *= min(flying / requests, many)
         ways.append(
             Way(
                 split.t,
@@ -673,13 +681,13 @@ def _of_split(
                 split.e,
                 split.d,
                 prefill,
-                asked.concurrency or requests * many,
+                flying,
                 most * many,
                 engine_bytes(holds, replace(rank, b=requests * split.p)),
                 first,
                 token,
-                rate * at_once,
-                rate * at_once / split.d / split.t / split.p,
+                rate,
+                rate / split.d / split.model_ranks,
                 over,
             )
         )
@@ -712,6 +720,6 @@ def _at_best(
         # They come at random, and each takes as long.
         queue = np.minimum(busy, MOST_BUSY)
         first = first + found.prompt_s * queue / (1 - queue) / 2 + passed_s
-    missed = np.maximum.reduce((first / (asked.ttft_s or inf), found.token_s / (asked.tpot_s or inf), busy / MOST_BUSY))
+    missed = np.maximum.reduce((first / (asked.ttft or inf), found.token_s / (asked.tpot or inf), busy / MOST_BUSY))
     at = int(np.argmax(np.where(missed <= 1, found.tokens_per_s, -missed)))
     return int(running[at]), *(float(one[at]) for one in (first, found.token_s, found.tokens_per_s, missed))

@@ -197,12 +197,12 @@ class Fields:
         self.refuse(wrong, "expected a number of at least 0", *names)
         return float(value)
 
-    def strings(self, *names: str, length: int | None = None, of: str = "strings") -> list[str]:
-        """A list of strings, of ``length`` where that is given: that of the first name with one; absent: empty."""
-        return self._listed(names, length, of, lambda item: isinstance(item, str))
+    def strings(self, *names: str, of: str = "strings") -> list[str]:
+        """A list of strings, that of the first name with one; absent: empty."""
+        return self._listed(names, None, of, lambda item: isinstance(item, str))
 
     def integers(self, *names: str, length: int | None = None) -> list[int]:
-        """A list of integers of zero or more, as ``strings``."""
+        """A list of integers of zero or more, of ``length`` where that is given, as ``strings``."""
         return self._listed(names, length, "integers", lambda item: type(item) is int and item >= 0)
 
     def _listed(self, names: Names, length: int | None, of: str, right: Callable[[Any], bool]) -> list[Any]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from shapes.dtypes import next_multiple
+from shapes.engines import padded_to
 from shapes.frozen import replace
 from shapes.model import AttentionShape, ModelShape, named
 from shapes.model.resize import Side, sides
@@ -355,7 +356,8 @@ def low_precision_shards(context: Context) -> Answer:
     and shared experts too, and in training the tokens. A quantised release is judged in the formats that it is kept
     in (groups of 128 of AWQ and GPTQ too), unless a recipe is given. Where a block is cut some engines refuse the
     model, some pad the shard with zeros and compute on them, some take finer scales or leave the matrix in 16 bits:
-    `sizer deploy` says which. What every kernel of the recipe refuses is an error. The latent projection of MLA
+    `sizer deploy` says which. Where all that are known pad (a release's experts in MXFP4) it is a note, at their width.
+    What every kernel of the recipe refuses is an error. The latent projection of MLA
     ends in a partial block of its own (DeepSeek-V3's 512 + 64), which every engine takes.
 
     Bad: experts of 1536 at t 8 in blocks of 128: 192 a shard. Padded to 256 they are a third more work.
@@ -402,17 +404,19 @@ def _cut_features(context: Context) -> Iterator[Finding]:
 
     for dimension, side in cut_blocks(model, workload).items():
         step, kept = _step(side, recipe), recipe or side.kept
-        padded = next_multiple(side.features, step)
+        pads = not recipe and padded_to(side)
+        padded = pads or next_multiple(side.features, step)
         near = neighbours(side.whole, step * side.shards) * (dimension in _WIDTHS)
         changes = suggest(dimension, near) + suggest("t", powers_near(workload.t, partial(whole, dimension))[:1])
         changes += suggest("e", [workload.t] * (workload.serving and dimension == "expert_d_ff"))
-        otherwise = recipe.alignment.otherwise if recipe else RELEASED
+        otherwise = recipe.alignment.otherwise if recipe else "engines pad it" if pads else RELEASED
         yield Finding(
             dimension,
             f"{side.matrix}: {side.share} is no multiple of {step} ({kept.title if kept else ''}): "
             f"{otherwise}; padded to {padded} it is {padded / side.features - 1:.1%} more",
             changes,
-            violated=True,
+            violated=not pads,
+            noted=True,
             error=otherwise == REFUSED,
             value=context.dimensions.get(dimension, side.whole),
         )
