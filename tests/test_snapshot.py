@@ -223,3 +223,13 @@ def test_a_snapshot_is_shown_next_to_the_prediction(tmp_path: Path) -> None:
     assert "/run/model.py:7 forward" in said.stdout
     plain = CliRunner().invoke(main, ["memory", LLAMA])
     assert "snapshot" not in plain.stdout
+
+
+def test_a_list_that_a_pickle_holds_a_million_times_is_read_as_often_as_the_file_has_bytes(tmp_path: Path) -> None:
+    """Of 150 kB there would be 4e8 blocks and 4e8 events, and 1e8 characters of one frame."""
+    file, shared = tmp_path / "snapshot.pickle", [frame("/run/model.py", "forward" * 10**3)] * 20_000
+    blocks = [block(0, 2 * MIB, *shared)] * 20_000
+    history = [event("snapshot", 0, 0)] * 20_000
+    file.write_bytes(pickle.dumps({"segments": [{"blocks": blocks}] * 20_000, "device_traces": [history] * 20_000}))
+    found = read_snapshot(file)
+    assert sum(lines.total() for lines in found.values()) == 2 * MIB

@@ -7,9 +7,9 @@ import json
 import pickle
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from io import BytesIO
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 from typing import Any, NamedTuple
 
 from shapes.errors import AnyPath, InputError, read_bounded, refuse
@@ -48,16 +48,19 @@ def read_snapshot(path: AnyPath) -> Snapshot:
 
     InputError for anything else.
     """
-    data, where = read_bounded(path, MAX_SNAPSHOT_BYTES), str(path)
+    data = read_bounded(path, MAX_SNAPSHOT_BYTES)
     try:
         found = json.loads(data) if data.lstrip().startswith(b"{") else _Plain(BytesIO(data)).load()
-        blocks = chain(*(segment["blocks"] for segment in found["segments"]))
-        return _at_its_fullest(blocks, [*chain(*found["device_traces"])])
+        lists = (segment["blocks"] for segment in found["segments"]), found["device_traces"]
+        # A pickle may hold one list a million times, which torch's do not: there are no more of either than bytes.
+        return _at_its_fullest(*([*islice(chain(*each), len(data))] for each in lists))
     except Exception:  # of the many that a damaged pickle raises
-        raise InputError("expected what torch.cuda.memory._dump_snapshot writes, or its JSON", where=where) from None
+        raise InputError(
+            "expected what torch.cuda.memory._dump_snapshot writes, or its JSON", where=str(path)
+        ) from None
 
 
-def _at_its_fullest(blocks: Iterable[Any], events: list[Any]) -> Snapshot:
+def _at_its_fullest(blocks: list[Any], events: list[Any]) -> Snapshot:
     start = {one["address"]: one | {"size": one["requested_size"]} for one in blocks if one["state"] != "inactive"}
     changes = [_CHANGES.get(event["action"], 0) * event["size"] for event in events]
     totals = [*accumulate(changes, initial=sum(one["size"] for one in start.values()) - sum(changes))]
@@ -68,10 +71,10 @@ def _at_its_fullest(blocks: Iterable[Any], events: list[Any]) -> Snapshot:
     held, after = ({event["addr"]: event for event in events[:end] if event["action"] in _CHANGES} for end in ends)
     for address in after:
         start.pop(address, None)  # which leaves those that were there before the history began, and after it
-    found: dict[str, Counter[str]] = {kind: Counter() for kind in _FACTS["of"]}
+    found = {kind: Counter[str]() for kind in _FACTS["of"]}
     for address, one in (start | held).items():
         if one.get("action") != "free_completed":
-            text = "\n".join(map("{filename}:{line} {name}".format_map, one.get("frames", ())))
+            text = "\n".join(map("{filename:.300}:{line} {name:.300}".format_map, one.get("frames", ())[:300]))
             text += "\nkept" * (after.get(address, one) is one)
             kind = next(kind for kind, known in _FACTS["of"].items() if re.search(known, one.get("category", text)))
             found[kind][re.findall(_FACTS["line"], text)[0]] += one["size"]
