@@ -237,7 +237,7 @@ def _inference(step: StageStep, weight_dtype: str | None) -> Iterator[Component]
     forward = max(peak_bytes((tape.compiled() if step.megatron else tape).forward()) for tape in tapes)
     yield Component("activations", forward, f"one layer at a time, b {workload.b} x s {workload.s}, nothing saved")
     positions = workload.b * (workload.s if workload.decode else 1)
-    rows = positions * -(-model.vocab // workload.t) if model.head else 0
+    rows = positions * model.head * -(-model.vocab // workload.t)
     which = "the step's" if workload.decode else "the last position's"
     yield Component("logits", rows * (workload.activation_bytes + 4), f"{which}, b x v, and their fp32 copy")
     yield Component("communication", *communication(replace(step, workload=replace(workload, d=1))))

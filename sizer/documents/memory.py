@@ -29,19 +29,18 @@ def document(answer: MemoryBreakdown) -> Document:
     )
 
 
-def _head(answer: MemoryBreakdown) -> list[str]:
+def _head(answer: MemoryBreakdown) -> Iterator[str]:
     memory, w = answer.memory, answer.workload
     length = f"s {w.s}" + f", context {w.context}" * w.decode
-    lines = [
-        f"{answer.path}: {answer.model_type}, {answer.parameters:,} parameters ({memory.parameters:,} on one device)",
+    yield f"{answer.path}: {answer.model_type}, {answer.parameters:,} parameters ({memory.parameters:,} on one device)"
+    yield (
         f"{w.phase}: b {w.b}, {length}, {w.dtype}, {w.attention} attention, {split_text(w)}"
         + f"checkpointing {w.checkpointing}, ZeRO {zero_text(w)}; {memory.precision}, {memory.optimizer}, " * w.train
-        + f"{memory.implementation} kernels",
-    ]
+        + f"{memory.implementation} kernels"
+    )
     if w.finetune:
         rank = f", rank {w.lora_rank}" * ("lora" in w.finetune)
-        lines.append(f"fine-tuning: {w.finetune}{rank}; {answer.trained:,} parameters train")
-    return lines
+        yield f"fine-tuning: {w.finetune}{rank}; {answer.trained:,} parameters train"
 
 
 def _verdict(answer: MemoryBreakdown) -> Iterator[str]:
