@@ -2516,3 +2516,25 @@ def test_an_image_that_serves_is_given_its_model_as_a_word(option: str, tmp_path
         found = read(tmp_path, f"apiVersion: v1\nkind: Pod\nspec: {{containers: [{container}]}}\n")
         assert (found.model.layers, found.workload["phase"]) == (28, "decode")
         assert found.workload.get("t") == (2 if "tensor" in option else None)
+
+
+def test_sections_of_ones_own_are_no_openrlhfs_and_a_profile_is_said(tmp_path: Path) -> None:
+    """What a profile lays over the rest is none of the run's values."""
+    text = f"""model: {{model_name_or_path: {QWEN}}}
+data: {{max_seq_length: 512}}
+training: {{per_device_train_batch_size: 2, learning_rate: 1.0e-4}}
+profiles: {{large: {{data: {{max_seq_length: 1024}}, training: {{per_device_train_batch_size: 8}}}}}}
+"""
+    found = read(tmp_path, text)
+    assert {key: found.workload[key] for key in ("b", "s")} == {"b": 2, "s": 512}
+    assert {one.key.split(".")[0] for one in found.unread} == {"profiles"}
+    assert all(one.changes and one.changes.startswith("which of its profiles") for one in found.unread)
+
+
+def test_lengths_of_listed_data_types_of_adapters_and_tasks_are_told(tmp_path: Path) -> None:
+    """They would pass in silence: a list's keys, a type of two bytes; tasks are evaluated."""
+    text = "model = '/m/Qwen3-0.6B'\nlora_rank = 8\nlora_weight_dtype = 'bfloat16'\nlr = 1\n"
+    text += "[[datasets]]\nname = 'a'\nsequence_len = 512\n"
+    found = read(tmp_path, text, "recipe.toml")
+    assert {one.key for one in found.unread} == {"lora_weight_dtype", "datasets"}
+    assert read(tmp_path, f"model: {QWEN}\ntasks: [mmlu]\nbatch_size: 8\n").workload == {"phase": "decode"}
