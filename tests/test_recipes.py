@@ -204,3 +204,13 @@ def test_a_recipe_without_kernels_of_its_own_is_priced_by_its_element_type() -> 
             for one in (None, "delayed")
         )
         assert plain == delayed
+
+
+def test_mxfp8_runs_on_blackwell_and_on_cdna_4_and_not_before() -> None:
+    # Primus publishes Llama 3.1 8B's run in it on MI355X.
+    llama = "meta-llama/Llama-3.1-8B"
+    refused = {
+        name: [one.severity for one in check(llama, device=name, recipe="mxfp8").findings if one.code == "SZ119"]
+        for name in ("b200", "mi350x", "mi355x", "mi300x", "h200")
+    }
+    assert refused == {"b200": [], "mi350x": [], "mi355x": [], "mi300x": ["error"], "h200": ["error"]}
