@@ -767,6 +767,21 @@ def test_a_pattern_is_cut_from_a_value_as_bash_cuts_it(value: str, said: str, cu
     assert script.commands == [("run", cut)]
 
 
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("A=(x y z)", ["0,1,2", "3"]),
+        ("A=()", ["", "0"]),
+        ("declare -A A=([k]=x [l]=y)", ["k,l", "2"]),
+        ("A=(x $1)", ["\0${!A[@]}\0", "\0${#A[@]}\0"]),
+    ],
+)
+def test_the_keys_of_a_list_are_its_numbers(made: str, said: list[str]) -> None:
+    script = Script(Variables({}), Tree("run.sh", None))
+    script.follow(f'{made}\nK="${{!A[@]}}" N=${{#A[@]}}\n')
+    assert [str(script.variables.values["K"]).replace(" ", ","), script.variables.values["N"]] == said
+
+
 @pytest.mark.parametrize(("key", "typed"), [("num-layers", "num-layer"), ("hidden-size", "hiden-size")])
 def test_a_size_that_is_misspelt_is_named_beside_the_one_that_is_expected(key: str, typed: str) -> None:
     ours = key.replace("-", "_")

@@ -2375,6 +2375,12 @@ def test_skypilots_devices_of_a_node_are_those_of_its_resources(gpus: str, split
     assert (found.workload.get("t"), len(found.unread)) == (split, split is None)
 
 
+def test_verls_fine_tuning_shards_its_states_over_what_torchrun_starts(tmp_path: Path) -> None:
+    text = f"torchrun --nproc_per_node 4 -m own.fsdp_sft_trainer model.partial_pretrain={QWEN} data.max_length=64\n"
+    found = read(tmp_path, text, "sft.sh").workload
+    assert (found["gpus"], found["zero"]) == (4, 3)
+
+
 def test_an_options_value_keeps_its_blanks(tmp_path: Path) -> None:
     options = '--hf-overrides=\'{"a": 1, "b": "-x --max-model-len 9"}\' --max-model-len=64'
     found = read(tmp_path, f"vllm serve {QWEN} {options}\n", "serve.sh")

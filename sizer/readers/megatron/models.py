@@ -29,7 +29,7 @@ Noted = tuple[ModelShape, Names]
 #: A folder that is called by the tokenizer in it.
 _OWN_FOLDER = r"([^/]*(?:[^/$][-_]tokenizer|tokenizer[-_][^/])[^/]*)/vocab\.json$"
 #: Letters and separators of the pattern are those of megatron/core/models/hybrid/hybrid_layer_allocation.py.
-_PATTERNS = ("hybrid_layer_pattern", "hybrid_override_pattern")
+_PATTERNS = _TABLE["patterns"]
 
 
 def build(fields: Fields) -> Noted:
@@ -51,8 +51,8 @@ def build(fields: Fields) -> Noted:
 def _language_model(fields: Fields) -> Names:
     """A vision-language script's ``language_model_type`` decides some arguments in the code (multimodal/config.py)."""
     kind = fields.raw("language_model_type")
-    notes = ("language model only: the vision tower and its projection are not counted",) * any(
-        key in fields.config for key in ("language_model_type", "vision_model_type", "img_h")
+    notes = ("language model only: the vision tower and its projection are not counted",) * (
+        not fields.config.keys().isdisjoint(_TABLE["towers"])
     )
     settings = table("language_models")["language_models"].get(str(kind), {})
     fields.refuse(
@@ -185,8 +185,9 @@ def pattern_of(fields: Fields) -> tuple[str, Names]:
 def hybrid_blocks(fields: Fields, pattern: str, common: Values) -> list[Block]:
     """A block of one part for each letter."""
     parts = _TABLE["parts"]  # each the one part of a layer, and who reads it
-    words = {"D": "sparse attention"}
-    kinds = ", ".join(words.get(kind, repr(kind)) for kind in dict.fromkeys(pattern) if kind not in parts)
+    kinds = ", ".join(
+        {"D": "sparse attention"}.get(kind, repr(kind)) for kind in dict.fromkeys(pattern) if kind not in parts
+    )
     fields.refuse(kinds or not pattern, f"has no formula here: {kinds or 'no'} layers", *_PATTERNS)
     without = "E" in pattern and mixture(fields) is None
     fields.refuse(without, "expected num_experts: the pattern has layers of experts", "num_experts")
@@ -237,7 +238,7 @@ def attention(fields: Fields, *, causal: bool = True, cross: bool = False, windo
     fields.ignore("group_query_attention")  # num_query_groups says it
     groups = fields.kv_heads(heads, "num_query_groups")
     dim = channels or fields.quotient(hidden, heads, f"hidden_size = {hidden}, or kv_channels", "num_attention_heads")
-    rotary = position_embedding(fields) in ("rope", "mrope", "yarn")
+    rotary = position_embedding(fields) in _TABLE["rotary"]
     share = min(fields.number("rotary_percent"), 1.0)
     return AttentionShape(
         heads,
@@ -270,7 +271,7 @@ def _sparse(fields: Fields, layers: int) -> list[bool]:
 
 def _deepspeeds(fields: Fields) -> bool:
     """Whether it is the fork Megatron-DeepSpeed, which has DeepSpeed's layer of experts."""
-    return any(key in fields.config for key in ("deepspeed", "create_moe_param_group", "moe_expert_parallel_size"))
+    return not fields.config.keys().isdisjoint(_TABLE["deepspeeds"])
 
 
 def mlp(fields: Fields) -> MlpShape:

@@ -18,7 +18,7 @@ from typing import Any
 
 from shapes.errors import InputError, refuse
 from shapes.frozen import Words, frozen
-from sizer.readers.reading import FORMATS, unknown, unknown_in
+from sizer.readers.reading import FORMATS, unknown
 
 #: Nesting of defaults in ``${ }``, which are expanded recursively.
 MAX_NESTING = 20
@@ -279,11 +279,13 @@ class Variables:
     def _variable(self, text: str) -> list[str]:
         """The value of ``${text}``: none where it is unset, marked where its form is not understood."""
         mark = [unknown(f"${{{text}}}")]
-        if counted := re.fullmatch(r"#(\w+)\[[@*]\]", text):
-            held = self._value(counted[1], "[@]") or []
-            return mark if unknown_in("".join(held)) else [str(len(held))]
-        if keyed := re.fullmatch(r"!(\w+\[)[@*]\]", text):
-            return [key.removeprefix(keyed[1])[:-1] for key in self.values if key.startswith(keyed[1])]
+        if counted := re.fullmatch(r"([#!])(\w+)\[[@*]\]", text):
+            sign, name = counted.groups()
+            held = self._value(name, "[@]") or []
+            keys = [key[len(name) + 1 : -1] for key in self.values if key.startswith(f"{name}[")] or [
+                *map(str, range(len(held)))
+            ]
+            return mark if "\0" in "".join(held) else keys if sign == "!" else [str(len(keys))]
         found = re.fullmatch(_PARAMETER, text)
         if not found:
             return mark
