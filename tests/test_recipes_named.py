@@ -2544,3 +2544,35 @@ def test_lengths_of_listed_data_types_of_adapters_and_tasks_are_told(tmp_path: P
     found = read(tmp_path, text, "recipe.toml")
     assert {one.key for one in found.unread} == {"lora_weight_dtype", "datasets"}
     assert read(tmp_path, f"model: {QWEN}\ntasks: [mmlu]\nbatch_size: 8\n").workload == {"phase": "decode"}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("dist_config: {name: fsdp2}", {"zero": 3, "b": 1, "s": 2048, "checkpointing": "full"}),
+        ("optim_config: {name: muon}\nmicro_batch_size: 2\ncutoff_len: 512", {"optimizer": "muon", "b": 2, "s": 512}),
+        ("kernel_config: {name: liger_kernel}\nglobal_batch_size: 8", {"loss": "fused", "global_batch": 8}),
+        (
+            "peft_config: {name: lora, r: 16, target_modules: all}\nenable_activation_checkpointing: false",
+            {"finetune": "lora", "lora_rank": 16, "lora_targets": "all-linear", "checkpointing": None},
+        ),
+    ],
+)
+def test_llama_factorys_next_settings_are_sections(more: str, said: dict[str, Any], tmp_path: Path) -> None:
+    found = read(tmp_path, f"model: {QWEN}\ntrain_dataset: x.yaml\n{more}\n")
+    assert {key: found.workload.get(key) for key in said} == said
+    assert not found.unread
+
+
+def test_what_else_llama_factorys_next_says_is_named(tmp_path: Path) -> None:
+    text = f"model: {QWEN}\ntrain_dataset: x\nbatching_strategy: dynamic_batching\npeft_config: {{name: freeze, "
+    found = read(tmp_path, text + "freeze_trainable_layers: 2}\n")
+    assert [one.key for one in found.unread] == ["batching_strategy"]
+    assert any("only some layers train" in one for one in found.notes)
+
+
+def test_a_critics_part_of_a_run_is_refused_and_an_adapter_that_serves_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="trains a critic's, whose head is one value, and not"):
+        read(tmp_path, f"model: {{path: {QWEN}}}\noptim: {{lr: 1}}\ncliprange_value: 0.5\n")
+    found = read(tmp_path, f"model: {{name: {QWEN}}}\nadapter: {{path: out/lora}}\ngeneration: {{max_new_tokens: 8}}\n")
+    assert [one.key for one in found.unread] == ["adapter.path"]
