@@ -78,6 +78,14 @@ EOF
         b"[ $N -gt 08 ] || torchrun p.py --num-layers $N --hidden-size $W --num-attention-heads 4 --vocab-size 512\n"
         b"litgpt finetune_lora \\\n google/gemma-2b --train.micro_batch_size 4\n"
     )
+    found["cut.sh"] = (
+        b'M=$D/Qwen/Qwen3-8B.gguf A=(2 4)\nN=${M##*/}\nfor i in "${!A[@]}"; do vllm serve Qwen/${N%.*} '
+        b'--hf-overrides=\'{"a": 1, "b": [2]}\' --tensor-parallel-size=${A[$i]%%x*} --n ${#A[@]}; done\n'
+    )
+    found["sky.yaml"] = (
+        b"resources: {accelerators: {H100: 8}}\n"
+        b"run: vllm serve Qwen/Qwen3-8B --tensor-parallel-size $SKYPILOT_NUM_GPUS_PER_NODE\n"
+    )
     found["resize.py"] = (
         test_python_code.BUILT.format(vocab=5000, more="", model="GPT2LMHeadModel").encode()
         + b"    self.model.resize_token_embeddings(len(tokenizer) + 100)\n"
