@@ -181,7 +181,10 @@ def test_a_blocks_draft_has_what_corrects_its_logits(kind: str, more: dict[str, 
         ("DSpark", SPARK | {"markov_head_type": "wide"}, "markov_head_type = 'wide': expected one of vanilla, gated"),
         ("DSpark", {}, "dflash_config.markov_rank: expected this key"),
         ("Domino", {}, "dflash_config.gru_hidden_dim: expected this key"),
-        ("Other", {}, "expected a draft of Eagle3, PEagle, DFlash, DSpark, Domino, Eagle"),
+        *(
+            (one, {}, "expected a draft of Eagle3, PEagle, DFlash, DSpark, Domino, Eagle")
+            for one in ("Other", "DFlash2")
+        ),
     ],
 )
 def test_a_draft_without_its_heads_sizes_or_of_another_kind_is_refused(

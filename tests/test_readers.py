@@ -206,6 +206,13 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ),
     ("vit", VISION | {"qkv_bias": False}),
     ("siglip_vision_model", VISION),
+    # Biases of queries, keys and values alone; of the dense layers' MLP; of none although the file asks.
+    ("solar_open", MOE | BIAS),
+    ("sarvam_moe", MOE | BIAS | {"n_shared_experts": 1}),
+    ("minicpm3", MLA | {"q_lora_rank": 40, "mlp_bias": True}),
+    ("youtu", MLA | {"q_lora_rank": 40, "mlp_bias": True}),
+    ("dots3_note_text", DSA | DOTS | {"num_hidden_layers": 4, "mlp_bias": True}),
+    ("cohere_compass_text", SMALL | COMPASS | {"head_dim": 24}),
 ]
 
 #: Types that have no class of their own in transformers' AutoModelForCausalLM -> the type whose blocks they are.
@@ -504,6 +511,29 @@ def test_a_list_of_layers_has_a_known_word_for_each(family: str) -> None:
         ):
             with pytest.raises(InputError, match=key):
                 read_config(config | {key: wrong})
+
+
+#: Flags that a class writes itself from another key, and one of layers beside experts that no release has.
+DERIVED = {("t5", "is_gated_act"), ("mt5", "is_gated_act"), ("gemma4_text", "use_double_wide_mlp")}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", sorted(FIRST))
+def test_each_flag_of_a_class_by_itself_counts_as_in_the_class(family: str) -> None:
+    """Whatever flag is turned: the class's parameters, or it is refused or named as not read."""
+    transformers = pytest.importorskip("transformers")
+    if family not in transformers.CONFIG_MAPPING:
+        pytest.skip("no class of its own")
+    for key, value in transformers.AutoConfig.for_model(family, **FIRST[family]).to_dict().items():
+        if not isinstance(value, bool) or (family, key) in DERIVED:
+            continue
+        turned = {**FIRST[family], key: not value}
+        try:
+            theirs = parameters_of(built(family, turned))
+            reading = read_config({"model_type": family, **turned})
+        except Exception:  # either refuses it
+            continue
+        assert reading.model.parameters == theirs or key in [one.key for one in reading.unread], key
 
 
 @pytest.mark.parametrize("word", ["conv", "hybrid", "linear_attention", "sliding_attention"])

@@ -4,6 +4,7 @@ A part reads its fields and answers a layer's shape by its index. Any trait of a
 the fields, called when a file is read.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -388,7 +389,7 @@ def architecture_of(fields: Fields) -> str:
 
 def head_of(architecture: str) -> str:
     """The table's name of a draft or head; "" for a language model's, the class's own name if it is not known."""
-    found = next((one for one in _TABLE["drafts"] if one in architecture), "")
+    found = next((one for one in _TABLE["drafts"] if re.search(rf"{one}(?!\d)", architecture)), "")
     if found or architecture.endswith(tuple(_TABLE["language_heads"])):
         return found
     return next((one for one in _TABLE["heads"] if architecture.endswith(one)), architecture)
@@ -411,8 +412,11 @@ def with_head(fields: Fields, model: ModelShape) -> tuple[ModelShape, Names]:
         return model, ()
     if row := _TABLE["drafts"].get(head):
         return _draft(fields, model, row), (f"{architecture}: a draft model, {row['note']}",)
-    strange = architecture.endswith(("DraftModel", "Speculator"))
-    fields.refuse(strange, f"expected a draft of {', '.join(_TABLE['drafts'])}", "architectures")
+    fields.refuse(
+        architecture.endswith(("DraftModel", "Speculator")),
+        f"expected a draft of {', '.join(_TABLE['drafts'])}",
+        "architectures",
+    )
     if architecture.endswith("EncoderModel"):
         model = replace(model, stacks=model.stacks[:1])
     if head not in _TABLE["heads"] or (model.stacks[1:] and head != "Model"):
