@@ -1470,3 +1470,19 @@ def test_recurrent_layers_of_linguas_are_refused_by_their_keys() -> None:
     model = {"dim": 128, "n_layers": 2, "n_heads": 4, "state_dim": 16}
     with pytest.raises(InputError, match=r"model\.state_dim = 16: has no formula here: recurrent layers"):
         read_config({"model": model, "data": {"seq_len": 64}})
+
+
+def test_maxtexts_gemma_4_is_the_release() -> None:
+    """Its models/gemma4-26b.yml, of whose layers every sixth sees all."""
+    said: dict[str, Any] = {
+        **{"base_num_decoder_layers": 30, "base_emb_dim": 2816, "base_num_query_heads": 16, "base_num_kv_heads": 8},
+        **{"base_mlp_dim": 2112, "base_moe_mlp_dim": 704, "mlp_activations": ["gelu", "linear"], "head_dim": 256},
+        **{"global_head_dim": 512, "global_num_kv_heads": 2, "vocab_size": 262144, "decoder_block": "gemma4"},
+        **{"logits_via_embedding": True, "sliding_window_size": 1024, "use_post_attn_norm": True},
+        **{"use_post_ffw_norm": True, "share_kv_projections": True, "v_norm_with_scale": False, "num_experts": 128},
+        **{"num_experts_per_tok": 8, "shared_experts": 1},
+    }
+    own, released = read_config(said).model.main, read_config("google/gemma-4-26B-A4B").model.main
+    assert own.blocks == released.blocks
+    with pytest.raises(InputError, match="v_norm_with_scale = True: has no formula here"):
+        read_config({**said, "v_norm_with_scale": True})
