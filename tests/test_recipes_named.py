@@ -2375,6 +2375,13 @@ def test_skypilots_devices_of_a_node_are_those_of_its_resources(gpus: str, split
     assert (found.workload.get("t"), len(found.unread)) == (split, split is None)
 
 
+def test_an_option_names_the_model_of_verls_settings(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("actor_rollout_ref: {actor: {ppo_micro_batch_size_per_gpu: 3}}\n", "utf-8")
+    found = read(tmp_path, f"python train.py --config base.yaml --model {QWEN}\n", "train.sh")
+    assert (found.model.layers, found.workload["b"]) == (28, 3)
+    assert "reads in base.yaml" in found.notes
+
+
 def test_verls_fine_tuning_shards_its_states_over_what_torchrun_starts(tmp_path: Path) -> None:
     text = f"torchrun --nproc_per_node 4 -m own.fsdp_sft_trainer model.partial_pretrain={QWEN} data.max_length=64\n"
     found = read(tmp_path, text, "sft.sh").workload

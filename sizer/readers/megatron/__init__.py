@@ -111,7 +111,7 @@ def _followed(script: Script, tree: Tree) -> Iterator[str]:
     for name in script.sourced[:3]:
         yield f"{name.replace(chr(0), '')} is read in by the script, and not here"
     if tree.names:
-        yield f"reads in {', '.join(tree.names)}"
+        yield f"reads in {', '.join(dict.fromkeys(tree.names))}"
 
 
 def _program(words: list[str]) -> str:
