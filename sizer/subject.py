@@ -550,8 +550,7 @@ def read_module(module: Any, example_inputs: object, dtype: str | None = None) -
     dtype, notes = _module_dtype(proof.dtype, dtype, where)
     reading = _reading_of(proof, where, {}, InputError("", where=where))
     again = "its torch.utils.checkpoint is not followed: say what is run again (checkpointing full)"
-    bare = not (reading.model.vocab or reading.model.stacks[0].front)
-    notes += (again,) * PLAIN.ran + ("inputs that layers read as they are have a gradient",) * bare
+    notes += (again,) * PLAIN.ran + ("inputs that layers read as they are have a gradient",) * proof.learns
     return replace(reading, notes=(*reading.notes, *notes), workload={**ran, "dtype": dtype})
 
 

@@ -392,3 +392,104 @@ class Heard(nn.Module):
 def test_the_sequence_is_the_text_s_though_another_input_comes_first(positions: int | None, length: int | None) -> None:
     sound, text = whole(Heard(positions), torch.zeros(2, 12, 80), IDS).whole().stacks
     assert (sound.length, text.length) == (20, length)
+
+
+class Told(Modulated):
+    """PixArt's layer: a table of its own on the modulation of all layers, and cross attention to what is ``told``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.modulation = nn.Identity()
+        self.table = nn.Parameter(torch.zeros(4, SIZE))
+        self.q, self.kv, self.o = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, 2 * SIZE), nn.Linear(SIZE, SIZE)
+
+    def forward(self, x: Any, condition: Any, told: Any) -> Any:
+        q, k, v = (parts(one) for one in (self.q(x), *self.kv(told).chunk(2, -1)))
+        x = x + self.o(joined(functional.scaled_dot_product_attention(q, k, v)))
+        return super().forward(x, condition + self.table.flatten())
+
+
+class Drawn(Diffused):
+    """An image by a text of given vectors, which are projected (``wide``) or read as they are."""
+
+    def __init__(self, wide: int | None) -> None:
+        super().__init__()
+        self.time, self.classes = nn.Linear(32, 4 * SIZE), nn.Embedding(10, 4 * SIZE)
+        self.text = nn.Linear(wide, SIZE) if wide else nn.Identity()
+        self.layers = nn.ModuleList(Told() for _ in range(2))
+
+    def forward(self, image: Any, time: Any, kind: Any, text: Any) -> Any:
+        x = self.patch(functional.unfold(image, 4, stride=4).transpose(1, 2))
+        angles = time[:, None] * torch.arange(16, device=time.device)
+        condition = self.time(torch.cat([angles.cos(), angles.sin()], -1)) + self.classes(kind)
+        text = self.text(text)
+        for layer in self.layers:
+            x = layer(x, condition, text)
+        return self.out(x)
+
+
+def test_cross_attention_reads_as_many_vectors_as_are_given_where_no_stack_makes_them() -> None:
+    inputs = torch.zeros(2, 3, 16, 16), torch.zeros(2), torch.zeros(2, dtype=torch.long), torch.zeros(2, 20, 24)
+    subject = whole(Drawn(24), *inputs)
+    (stack,) = subject.whole().stacks
+    (block,) = stack.blocks
+    assert (stack.length, block.context, block.crosses, dict(block.extra)) == (16, 20, True, {"table": 4 * SIZE})
+    assert not any("have a gradient" in note for note in subject.notes)
+
+
+class Answering(Text):
+    """A text by given vectors, of which a mask hides some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Told() for _ in range(2))
+        self.first = nn.Embedding(80, 4 * SIZE)
+
+    def forward(self, seen: Any, told: Any, ids: Any) -> Any:
+        x, condition = self.embed(ids), self.first(ids[:, 0])
+        for layer in self.layers:
+            x = layer(x, condition, told * seen[..., None])
+        return self.head(x)
+
+
+def test_vectors_that_cross_attention_reads_as_they_are_have_a_gradient() -> None:
+    """As behind a model that is trained with this one; a mask of booleans is no sequence, though it comes first."""
+    subject = whole(Answering(), torch.ones(2, 20, dtype=torch.bool), torch.zeros(2, 20, SIZE), IDS)
+    (block,) = subject.whole().main.blocks
+    assert (block.context, subject.workload.s) == (20, 32)
+    assert any("have a gradient" in note for note in subject.notes)
+
+
+class Embedding(Modulated):
+    """A DiT of diffusers: each layer embeds the time and the class itself; the first one's embedding ends the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time, self.classes = nn.Linear(16, SIZE), nn.Embedding(10, SIZE)
+
+    def told(self, time: Any, kind: Any) -> Any:
+        return self.time(time[:, None] * torch.ones(16, device=time.device).cos()) + self.classes(kind)
+
+    def forward(self, x: Any, time: Any, kind: Any) -> Any:  # type: ignore[override]
+        return super().forward(x, self.told(time, kind))
+
+
+class Embedded(Diffused):
+    def __init__(self) -> None:
+        super().__init__()
+        del self.classes, self.time
+        self.layers = nn.ModuleList(Embedding() for _ in range(2))
+
+    def forward(self, image: Any, time: Any, kind: Any) -> Any:
+        x = self.patch(functional.unfold(image, 4, stride=4).transpose(1, 2))
+        for layer in self.layers:
+            x = layer(x, time, kind)
+        return self.out(x * self.layers[0].told(time, kind)[:, None])
+
+
+def test_a_matrix_that_runs_twice_is_one_and_each_layer_may_embed_the_time() -> None:
+    (stack,) = whole(Embedded(), torch.zeros(2, 3, 16, 16), torch.zeros(2), torch.zeros(2).long()).whole().stacks
+    first, second = stack.blocks
+    assert [one.shared for one in first.before] == [False, False, True]
+    assert (stack.hidden, [one.shared for one in second.before]) == (SIZE, [False, False])
+    assert dict(first.extra) == dict(second.extra) == {"classes.weight": 10 * SIZE}

@@ -115,9 +115,9 @@ class FusedAttention(TorchFunctionMode):
 
     def core(self, operands: Operands, mask: Tensor | None, seen: Form, sinks: Tensor | None = None) -> Tensor:
         """One attention core; ``sinks`` are learned logits, which no product reads."""
-        # torch leaves apply without annotations.
-        result: Tensor = _Core.apply(self.recorder, seen, mask, *operands)  # type: ignore[no-untyped-call] # as said
-        return result
+        return _Core.apply(  # type: ignore[no-any-return, no-untyped-call] # torch leaves it without annotations
+            self.recorder, seen, mask, *operands
+        )
 
     @contextmanager
     def in_transformers(self, *, masks: bool) -> Iterator[None]:

@@ -196,7 +196,7 @@ def with_class(config: Any, once: Callable[[Built], T], **options: Any) -> T:
 
 
 def _expert_notes(settings: Any) -> Iterator[str]:
-    if _first(settings, "experts") is not None:
+    if _first(settings, "experts"):
         yield routing_note(1.0)
     if settings.model_type in NAMES["classes"]["every_expert"]:
         yield (
@@ -356,7 +356,7 @@ def active_parameters(model: nn.Module, settings: Any) -> int | None:
     An expert weight is a stacked parameter whose first dimension counts the experts, or lies in a ModuleList of them.
     """
     experts, top_k = _first(settings, "experts"), _first(settings, "top_k")
-    if experts is None or top_k is None or experts == 1:
+    if not experts or not top_k or experts == 1:
         return None
     routed = {id(one): one.numel() for module in model.modules() for one in _expert_weights(module, experts)}
     return parameters_of(model) - sum(routed.values()) * (experts - top_k) // experts

@@ -252,8 +252,9 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         self.forms: dict[int, tuple[object, Form | None]] = {}
         self._values: dict[int, _Value] = {}
         # Lists inside others (layers' experts, if any), and the products of their parts.
-        lists = repeated_children(module)
-        self._lists = {path: len(parts) for path, parts in lists if any(map(str.isdigit, path.split(".")))}
+        self._lists = {
+            path: len(parts) for path, parts in repeated_children(module) if any(map(str.isdigit, path.split(".")))
+        }
         self._loops: dict[tuple[str, str], Node] = {}
         for path, parameter in module.named_parameters():
             self._set(parameter, 0, frozenset({path}), False)
@@ -398,7 +399,8 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             mask, made_of, activation = 0, frozenset(), False
         for one in outs:
             self._set(one, mask, made_of, activation)
-        self._value(outs[0]).inverse_root |= _is_inverse_root(short, args)
+        negative = short == "pow" and isinstance(args[1], float) and args[1] == -0.5
+        self._value(outs[0]).inverse_root |= negative or short == "rsqrt"
         self._follow_scores(short, tensors, values, outs)
 
     def _follow_scores(self, operator: str, tensors: list[Tensor], values: list[_Value], outs: list[Tensor]) -> None:
@@ -479,11 +481,6 @@ def _index(values: Tensor | None) -> Index | None:
     return "tokens" if found == {TOKEN} and values.numel() > 1 else "types"
 
 
-def _is_inverse_root(operator: str, args: Items) -> bool:
-    """Whether an operator takes one over the root of its argument: rsqrt, or a power of -0.5."""
-    return operator == "rsqrt" or (operator == "pow" and isinstance(args[1], float) and args[1] == -0.5)
-
-
 _MADE_NEW, _OVERWRITES, _NORMS, _POINTWISE, _MIXES = (
     NAMES["operators"][name] for name in ("made_new", "overwrites", "norms", "pointwise", "mixes")
 )
@@ -504,14 +501,10 @@ def mask_form(mask_function: Function) -> Form | None:
 
     A chunk is given as a window of as many keys: what a query sees at most.
     """
-    rows = []
     with torch.device("cpu"):  # numbers, whatever a caller's own device is
-        keys = torch.arange(_MASK_KEYS)
-        zero = torch.tensor(0)
-        for query in _MASK_QUERIES:
-            found = torch.as_tensor(mask_function(zero, zero, torch.tensor(query), keys))
-            rows.append((query, found.reshape(-1).expand(_MASK_KEYS)))
-    return _form(rows)
+        keys, zero = torch.arange(_MASK_KEYS), torch.tensor(0)
+        rows = ((query, mask_function(zero, zero, torch.tensor(query), keys)) for query in _MASK_QUERIES)
+        return _form([(query, torch.as_tensor(sees).reshape(-1).expand(_MASK_KEYS)) for query, sees in rows])
 
 
 def mask_of(scores: Tensor) -> Form | None:
@@ -529,7 +522,6 @@ def mask_of(scores: Tensor) -> Form | None:
 def _form(rows: list[tuple[int, Tensor]]) -> Form | None:
     """The form of a mask by (query, keys that it sees), from the middle query to the last; None for any other."""
     seen = []
-    last_key = rows[0][1].numel() - 1
     for query, sees in rows:
         allowed = torch.nonzero(sees).reshape(-1).tolist()
         if not allowed or allowed[-1] - allowed[0] + 1 != len(allowed):
@@ -541,7 +533,7 @@ def _form(rows: list[tuple[int, Tensor]]) -> Form | None:
         sliding = firsts == tuple(max(query - window + 1, 0) for query in queries)
         chunks = (tuple(query - query % size for query in queries) for size in range(window, 2 * window))
         return (True, window if any(firsts) else None) if sliding or firsts in chunks else None
-    if not any(firsts) and {*lasts} == {last_key}:
+    if not any(firsts) and min(lasts) + 1 == rows[0][1].numel():
         return False, None
     if any(map(eq, lasts[:-1], queries)) or not any(firsts):
         return None
@@ -606,11 +598,9 @@ class _Watched(FusedAttention):
                 made = make(*args, **kwargs)
             if mask_function is None or made is None:
                 return made if masks else None
-            with _disable_current_modes(), torch.device("cpu"):
-                try:
-                    form = mask_form(mask_function)
-                except Exception:  # of tensors on the meta device
-                    form = None
+            form = None
+            with _disable_current_modes(), suppress(Exception):  # of tensors on the meta device
+                form = mask_form(mask_function)
             storage = made.untyped_storage()
             self.recorder.forms[storage._cdata] = storage, form
             return made

@@ -11,7 +11,6 @@ from itertools import count
 from typing import Any
 from unittest.mock import patch
 
-from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from shapes.errors import InputError
@@ -41,7 +40,7 @@ def bounded_modules(where: str) -> Iterator[None]:
     """InputError from the building of a model of more than MOST_MODULES modules."""
     made = count(1)
 
-    def counted(_parent: nn.Module, _name: str, _child: nn.Module | None) -> None:
+    def counted(*_child: object) -> None:
         if next(made) > MOST_MODULES:
             raise InputError(f"expected a model of at most {MOST_MODULES:,} modules to be traced", where=where)
 

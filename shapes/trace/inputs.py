@@ -123,7 +123,7 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
         counts: Tensor = args[0]
         integers = not counts.is_floating_point() and counts.dtype != torch.bool
         asked = options.get("device") == torch.device("cpu") and integers and counts.shape == (self.experts,)
-        if not asked or self.experts is None or self.routed is None:
+        if not (asked and self.experts and self.routed):
             return None
         even, left = divmod(self.routed, self.experts)
         shares = [even + (expert < left) for expert in range(self.experts)]

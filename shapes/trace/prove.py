@@ -104,7 +104,7 @@ class Proof:
     ``unproven``: modules that were not understood, the largest share first. ``parameters``: those that ran; ``held``:
     modules with parameters that did not run (towers for images; of layers alike one or two). ``keys``: dimension -> its
     key in the configuration; ``longest``: the longest sequence that it names. ``dtype``: that of most products.
-    ``built``: the class, to list its products. ``module``: the recognised module.
+    ``learns``: as `OfModule`'s. ``built``: the class, to list its products. ``module``: the recognised module.
     """
 
     model: ModelShape | None
@@ -114,13 +114,14 @@ class Proof:
     keys: Words = field(default_factory=dict)
     longest: int | None = None
     dtype: str = "bf16"
+    learns: bool = False
     built: Built | None = field(default=None, compare=False)
     module: nn.Module | None = field(default=None, compare=False)
 
 
 @frozen
 class OfModule:
-    """A module of one's own, called as in an example of ``b`` sequences of ``s`` tokens; members as `Built`'s.
+    """A module of one's own, called as in an example of ``b`` sequences of ``longest`` tokens; members as `Built`'s.
 
     ``learns``: what it reads has a gradient, as where layers alone are a part of some model.
     """
@@ -129,7 +130,7 @@ class OfModule:
     args: Items
     kwargs: Named
     b: int
-    s: int
+    longest: int
     buffers: Mapping[str, Tensor]
     learns: bool = False
 
@@ -137,12 +138,8 @@ class OfModule:
     def name(self) -> str:
         return type(self.module).__name__
 
-    @property
-    def longest(self) -> int:
-        return self.s
-
     def lengths(self) -> Pair:
-        return self.s, (self.s + 1) // 2
+        return self.longest, (self.longest + 1) // 2
 
     def graph(self, s: int) -> Graph:
         return record(
@@ -163,7 +160,7 @@ class OfModule:
         def one(tensor: Tensor) -> Tensor:
             if tensor.shape[:1] != (self.b,):
                 return tensor
-            sizes = 1, *[s if size == self.s else size for size in tensor.shape[1:2]], *tensor.shape[2:]
+            sizes = 1, *[s if size == self.longest else size for size in tensor.shape[1:2]], *tensor.shape[2:]
             return tensor.new_empty(sizes, requires_grad=self.learns and tensor.is_floating_point())
 
         return _pytree.tree_map_only(  # type: ignore[no-any-return] # as it was given
@@ -224,6 +221,8 @@ def prove(subject: Provable, cut: Cut | None = None) -> Proof:
     model, problems = reader.read(), reader.left
     stands_for = cut.stands_for if cut else {}
     parameters, held = sum(_times(path, stands_for) * graph.size(path) for path in graph.used), reader.held()
+    if isinstance(subject, OfModule):
+        subject = replace(subject, learns=reader.learns)
     if model and not problems and (line := difference(model, graph, subject, lengths, dtype)):
         problems = {"": line}
     if problems:
@@ -231,7 +230,8 @@ def prove(subject: Provable, cut: Cut | None = None) -> Proof:
     elif model and cut:
         model = _whole(model, cut, held)
         refuse(model.parameters != parameters, f"{model.parameters:,} parameters recognised of {parameters:,}")
-    return Proof(model, _unproven(graph, problems, module, stands_for), parameters, held, dtype=dtype, module=module)
+    unproven = _unproven(graph, problems, module, stands_for)
+    return Proof(model, unproven, parameters, held, dtype=dtype, learns=reader.learns, module=module)
 
 
 def recorded(subject: Provable) -> tuple[Graph, Pair, str]:
@@ -265,8 +265,6 @@ def difference(model: ModelShape, graph: Graph, subject: Provable, lengths: Pair
         found = differences(model, again, Workload(1, second, dtype, "infer"))
     if found:
         return found[0]
-    if isinstance(subject, OfModule):
-        subject = replace(subject, learns=not (model.vocab or model.stacks[0].front))
     # Masks are proven forward alone, as not every class hands them to its core. Eager attention consists of products of
     # activations; their gradients follow from those that ran forward.
     names = Names(subject.module)

@@ -61,7 +61,7 @@ class _Layer:
     """One layer's nodes and vectors, and those that parts have claimed."""
 
     def __init__(self, path: str, whole: "Recogniser") -> None:
-        self.path, self.whole = path, whole
+        self.path, self.whole, self.graph = path, whole, whole.graph
         self.nodes = list[Node]()
         self.scaled = list[Scaled]()
         self.claimed = set[int]()
@@ -70,10 +70,8 @@ class _Layer:
         self.vectors = set[str]()
         #: Learned vectors of parts that have none elsewhere: (name, elements).
         self.extra = list[tuple[str, int]]()
-
-    @property
-    def graph(self) -> Graph:
-        return self.whole.graph
+        #: Tokens of another sequence, which cross attention reads.
+        self.context = 0
 
     @property
     def free(self) -> list[Scaled]:
@@ -112,9 +110,11 @@ class _Layer:
             self.claimed.add(node.number)
             self.vectors.update(path for path in (node.weight, node.bias, *node.again) if path is not None)
 
-    def block(self, hidden: int) -> Block:
-        # Biases by distance, which scores are given.
-        tables = [node for node in self.open("lookup") if node.index == "positions"]
+    def block(self, hidden: int, *, alone: bool) -> Block:
+        """The layer; ``alone``: no other stack has run, whose tokens cross attention would read."""
+        self.whole.learns |= any(node.m > 1 and node.reads & ~TRIGONOMETRY == INPUTS for node in self.open("gemm"))
+        # Biases by distance, which scores are given, and the one kind of a sequence.
+        tables = [node for node in self.open("lookup") if node.index == "positions" or node.m == 1]
         self.claim(*tables)
         self._keep(*{node.path for node in tables})
         attention, cross = self._attentions()
@@ -128,6 +128,7 @@ class _Layer:
         # Of one vector a sequence, as what modulates a diffusion model's layers.
         single = self.products(m=1)
         self.claim(*single)
+        self._inner([node for node in self.graph.nodes if node.m == 1])
         norms, weights = self._norms(hidden)
         # Next to each other the two read one norm's output.
         self.need(norms == len(dense) + 1 or not (attention and mixer), "attention, then a recurrence")
@@ -150,6 +151,7 @@ class _Layer:
             dropout=max(dropped, default=0),
             extra=tuple(sorted(self.extra)),
             mixer=mixer,
+            context=self.context * (alone and self.context != self.whole.sequence),
             before=(
                 *self.whole.linears("modulation", single),
                 *chain.from_iterable(replace(one, prefix="adapter").linears(hidden) for one in adapters),
@@ -174,6 +176,8 @@ class _Layer:
             crosses = isinstance(found, AttentionShape) and self._is_cross(core, after=bool(parts))
             self.need(crosses not in parts, f"{len(alike)} attention cores in one layer")
             parts[crosses] = replace(found, cross=True) if crosses else found
+            if crosses:
+                self.context = core.run.kv_len
         return parts.get(False), parts.get(True)
 
     def _is_cross(self, core: Node, *, after: bool) -> bool:
@@ -342,7 +346,7 @@ class _Layer:
 
     def _inner(self, first: Nodes) -> None:
         """Learned vectors on what is between a part's first products and its last: norms and activations there."""
-        inside = reduce(or_, (node.bit for node in first))
+        inside = sum({node.bit for node in first})
         self._keep(*dict.fromkeys(one.parameter for one in self.free if one.reads and not one.reads & ~inside))
 
     def _keep(self, *parameters: str) -> None:
@@ -379,10 +383,9 @@ class _Layer:
             return None
         down = self.one([node for node in grouped if node.reads_any(grouped)], "grouped products out")
         first = self.open("grouped")
-        width, experts, rows = down.k, down.batch, first[0].m
-        sizes = [node.n for node in first]
-        fused = sizes == [2 * width]
-        self.need(fused or sizes in ([width], [width, width]), f"experts of {sizes} and {width} columns")
+        experts, rows, form = down.batch, first[0].m, self._mlp(first, down)
+        if not form:
+            raise Misfit(f"{self.path}: experts of {[node.n for node in first]} and {down.k} columns")
         # In a loop each expert gets as many rows, rounded up, which is exact if experts are fewer than tokens.
         exact = rows % self.whole.sequence == 0 and (len(down.again) < 2 or experts <= self.whole.sequence)
         self.need(exact, f"{rows} rows of {experts} experts for {self.whole.sequence} tokens")
@@ -397,10 +400,10 @@ class _Layer:
         return MoeShape(
             experts,
             rows // self.whole.sequence,
-            width,
-            gated=fused or len(first) == 2,
+            form.width,
+            gated=form.gated,
             bias=all(biases),
-            fused_gate_up=fused or len(first) == 1,
+            fused_gate_up=form.fused_gate_up or not form.gated,
             router_bias=router.biased,
             router_dtype=router.dtype if router.dtype != down.dtype else None,
             router_parameters=len(scalars) * router.n,
@@ -418,9 +421,8 @@ class _Layer:
         if first.k == hidden:
             return ()
         what = f"projections of experts of width {first.k} in a model of {hidden}"
-        into = self.one(self.products(within=first.reads, n=first.k), what)
-        out = self.one(self.products(down.bit, k=first.k), what)
-        return into, out
+        into = self.products(within=first.reads, n=first.k)
+        return self.one(into, what), self.one(self.products(down.bit, k=first.k), what)
 
     def _parallel(self, mlp: set[int]) -> bool:
         """Whether the MLP of these nodes does not read this layer's attention or recurrence."""
@@ -517,11 +519,12 @@ class Recogniser:
 
     def __init__(self, graph: Graph, module: nn.Module, model_type: str, sequence: int) -> None:
         self.graph, self.module, self.model_type, self.sequence = graph, module, model_type, sequence
-        lists = repeated_children(module)
-        self._parts = [f"{path}.{name}".lstrip(".") for path, parts in lists for name, _ in parts]
+        self._parts = [f"{path}.{name}".lstrip(".") for path, parts in repeated_children(module) for name, _ in parts]
         self.layer_of = dict[int, _Layer]()
         self.left = dict[str, str]()
         self.claimed = set[str]()
+        #: Whether layers read inputs as they are, which then have a gradient, as behind some other model.
+        self.learns = False
 
     def read(self) -> ModelShape | None:
         """The ``ModelShape`` that the graph shows; None where not even the layers were understood."""
@@ -627,8 +630,9 @@ class Recogniser:
                 rows=None if node.m == length else node.m,
                 grad_input=node.reads & ~(TRIGONOMETRY | INPUTS) > 0
                 or any(one.reads == node.reads for one in self.graph.scaled),
+                shared=node.weight in {one.weight for one in nodes[:place]},
             )
-            for node in nodes
+            for place, node in enumerate(nodes)
         )
 
     def _main(self, stacks: _Stacks, outside: _Layer) -> list[_Span]:
@@ -657,7 +661,7 @@ class Recogniser:
         blocks = []
         for layer in span.layers:
             try:
-                blocks.append(layer.block(hidden))
+                blocks.append(layer.block(hidden, alone=not earlier))
             except Misfit as error:
                 self.left[layer.path] = str(error)
         outside.need(bool(blocks), next(iter(self.left.values()), "no layer was recognised"))
@@ -710,7 +714,7 @@ class Recogniser:
         after = [node for node in outside.open("gemm") if node.number > main.last]
         few = [node for node in after if 0 < rows - node.n < 64 and node.m > 1]
         heads = [node for node in after if node.n == rows] or few
-        outside.need(len({(node.n, node.k, node.bias is None) for node in heads}) < 2, f"{len(heads)} different heads")
+        outside.need(len({(node.n, node.k, node.biased) for node in heads}) < 2, f"{len(heads)} different heads")
         outside.claim(*heads)
         return heads
 
@@ -725,9 +729,12 @@ class Recogniser:
         return {one.parameter: one for one in outside.free}.values()
 
     def _hidden(self, layers: Iterable[_Layer]) -> int:
-        """The hidden size: columns of the input of most products in the layers."""
+        """The hidden size: columns of most products' inputs that are the layer's own, and of others' outputs."""
         widths = Counter(
-            node.k for one in layers for node in one.nodes if node.kind == "gemm" and not node.reads_any(one.nodes)
+            node.n if node.reads_any(one.nodes) else node.k
+            for one in layers
+            for node in one.nodes
+            if node.kind == "gemm"
         )
         if not widths:
             raise Misfit("no product reads the residual stream")

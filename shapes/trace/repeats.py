@@ -217,7 +217,7 @@ def _kept(container: nn.Module, config: object) -> tuple[Ints, Ints] | None:
         first.setdefault((_signature(child), tuple(repr(values[at]) for values in lists)), at)
         for at, child in enumerate(children)
     )
-    seconds = {kind: at for at, kind in reversed(list(enumerate(kinds))) if kind != at}
+    seconds = {kind: at for at, kind in reversed([*enumerate(kinds)]) if kind != at}
     kept = tuple(sorted({*kinds, *seconds.values()}))
     if lists or kept[-1] + 1 < len(kinds):  # a layer keeps its place if that may matter, or saves as much
         kept = tuple(range(kept[-1] + 1))

@@ -37,7 +37,8 @@ class Traced:
 def batch_and_sequence(arguments: Iterable[Any]) -> Pair:
     """The leading two sizes (b, s) of token numbers, else of the first tensor that has them."""
     found = (one for one in arguments if len(getattr(one, "shape", ())) >= 2)
-    first = min(found, key=lambda one: one.is_floating_point() or one.dim() > 2, default=None)
+    # Neither is a mask of booleans.
+    first = min(found, key=lambda one: one.dim() > 2 or one.is_floating_point() or one.itemsize < 2, default=None)
     if first is None:
         return 1, 1
     b, s, *more = first.shape

@@ -87,10 +87,9 @@ def parameters_of(module: nn.Module) -> int:
 
 def to_meta(args: Items, kwargs: Named) -> tuple[Items, Values]:
     """Arguments whose tensors have no values."""
-    found: tuple[Any, Any] = _pytree.tree_map_only(
+    return _pytree.tree_map_only(  # type: ignore[no-any-return] # as it was given
         Tensor, lambda t: t.detach().to("meta").requires_grad_(t.requires_grad), (args, dict(kwargs))
     )
-    return found
 
 
 ANSWERED = "questions a tensor without data cannot answer were answered, as for even routing: "
