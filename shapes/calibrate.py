@@ -190,7 +190,7 @@ def fit_closed_form(
         pull = () if prior is None else (theta - centre) * (ROBUST_SCALE / prior)
         return np.concatenate([np.log(price(dims, moved, trial) / seen.seconds), pull])
 
-    how: Values = {"loss": "soft_l1", "f_scale": ROBUST_SCALE, "x_scale": "jac", "max_nfev": 40}
+    how = {"loss": "soft_l1", "f_scale": ROBUST_SCALE, "x_scale": "jac", "max_nfev": 40}
     fitted = partial(least_squares, residuals, bounds=(low, high), **how)
     further = (centre + random.normal(0, 0.6, centre.size) for _ in range(starts - 1))
     begins = np.clip([centre, *further], low + 1e-6, high - 1e-6)
@@ -240,7 +240,7 @@ def calibrate(
     is done to the products that may be seen (`refine`); ``data`` says where the records are from.
     """
     cost, error = plain(device.cost), STATED | plain(device.errors)
-    provenance: Values = {
+    provenance = {
         # Constants that are not fitted anew stay, and so does what they were fitted on.
         **among(plain(device.provenance), cost),
         "data": data or "; ".join(sorted({record.source for record in records})),

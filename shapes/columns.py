@@ -21,7 +21,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
 from .errors import ManyIntegers
-from .frozen import T
+from .frozen import Function, T
 
 Array = NDArray[Any]
 #: A product of integers that might pass it is worked out for each row alone: Python's integers have no bound.
@@ -190,7 +190,7 @@ class Column(NDArrayOperatorsMixin, ManyIntegers):
         return f"Column({', '.join(sorted(self.names))}: {self.values})"
 
 
-def spread(*values: Any) -> tuple[Callable[[Array], Any], Array]:
+def spread(*values: Any) -> tuple[Function, Array]:
     """Columns and numbers as the rows of one array of integers, and the way back from a value for each of its columns.
 
     The way back gives a column; a number where none of ``values`` is one.

@@ -53,7 +53,7 @@ def frozen(cls: type[T]) -> type[T]:
         return hash(hashed(self))
 
     shared = _Shared.__setattr__, _Shared.__delattr__, _Shared.__setstate__
-    methods: tuple[Function, ...] = (__repr__, __eq__, __hash__, *shared, _init(made, listed))
+    methods = (__repr__, __eq__, __hash__, *shared, _init(made, listed))
     for method in methods:
         # A class with an __eq__ of its own has None for a hash.
         if vars(cls).get(method.__name__) is None:
@@ -91,7 +91,7 @@ def _values(names: Sequence[str]) -> Callable[[object], Any]:
 def _init(cls: type, listed: tuple[Field[Any], ...]) -> Callable[..., None]:
     """__init__ by the fields; slots are set past ``__setattr__``."""
     counts = [one.name for one in listed if one.type in (Count, "Count")]
-    known: dict[str, Any] = {"MISSING": MISSING, "check": partial(_check_counts, counts)}
+    known = {"MISSING": MISSING, "check": partial(_check_counts, counts)}
     for place, one in enumerate(listed):
         known |= {f"set{place}": getattr(cls, one.name).__set__, f"make{place}": one.default_factory}
     ends = " check(self)" * bool(counts), " self.__post_init__()" * hasattr(cls, "__post_init__")
@@ -155,6 +155,9 @@ Triple = tuple[int, int, int]
 Items = tuple[Any, ...]
 Function = Callable[..., Any]
 Floats = tuple[float, ...]
+#: Values that are added to.
+Texts = list[str]
+Counts = dict[str, int]
 
 
 def given(values: Named) -> Values:
@@ -206,7 +209,7 @@ def _said() -> Named:
 def members(cls: Any) -> Values:
     """Key -> path of each value that JSON shows of a dataclass or named tuple, in order."""
     names = [field.name for field in fields(cls)] if is_dataclass(cls) else list(getattr(cls, "_fields", ()))
-    asked: Named = _said().get(f"{cls.__module__}.{cls.__qualname__}", {})
+    asked = _said().get(f"{cls.__module__}.{cls.__qualname__}", {})
     roots = {key: list(_roots(value)) for key, value in asked.items()}
     used = {*asked, *chain.from_iterable(roots.values())}
     listed: Values = {}

@@ -18,7 +18,7 @@ from typing import Any, Self, TypeAlias, get_args
 
 from .dtypes import DTYPES
 from .errors import InputError, one_of, read_text, refuse
-from .frozen import Ints, Items, Named, Names, Numbers, T, Values, Words
+from .frozen import Function, Ints, Items, Named, Names, Numbers, T, Values, Words
 
 #: Annotations of a record's fields: a number of 0 or more, and one of 0 to 1; plain ``float`` and ``int`` are positive.
 Amount: TypeAlias = float
@@ -112,7 +112,7 @@ def load(path: Path, build: Callable[[Named, str], T]) -> T:
 
 
 @lru_cache(256)
-def _built(build: Callable[[Named, str], Any], path: str, text: str) -> Any:
+def _built(build: Function, path: str, text: str) -> Any:
     return build(parse_toml(text, path), path)
 
 
@@ -152,7 +152,7 @@ def formula(text: str) -> CodeType:
     return compile(re.sub(r"(?<=\w) +(?=\w)", "*", text.strip()).replace("/", "//"), text, "eval")
 
 
-def hold(conditions: str, value: Callable[[str], Any]) -> bool:
+def hold(conditions: str, value: Function) -> bool:
     """Whether a table's conditions do: of names' values, ``name=value``, or ``name`` that is not 0 (``!``: not so).
 
     >>> hold("kind=mamba !gated", {"kind": "mamba", "gated": False}.get)
@@ -239,7 +239,7 @@ class Table:
             raise self.fail(key, "expected true or false")
         return value
 
-    def _list(self, key: str, what: str, known: Callable[[Any], Any]) -> Items:
+    def _list(self, key: str, what: str, known: Function) -> Items:
         """A list of values that are ``known``; an absent key is an empty list."""
         value = self._get(key)
         if value is not None and not (isinstance(value, list) and all(map(known, value))):
@@ -334,7 +334,7 @@ def _read_only(value: Any) -> Any:
 
 
 #: Annotation of a record's field -> what reads it.
-_READERS: dict[str, Callable[[Table, str], Any]] = {
+_READERS = {
     "str": Table.text,
     "int": Table.integer,
     "float": Table.number,

@@ -24,13 +24,7 @@ from .toml_table import DATA, content, hold, nearest, ours, spelled
 ALTERNATE = "every-second-product"
 #: Names of whole policies -> the modules that run again; None: all of a layer. "unknown", where nobody said: none,
 #: and a step's interval allows for all of it.
-POLICIES: Mapping[str, Names | None] = {
-    "none": (),
-    "unknown": (),
-    "selective": ("core_attn",),
-    "full": None,
-    ALTERNATE: None,
-}
+POLICIES = {"none": (), "unknown": (), "selective": ("core_attn",), "full": None, ALTERNATE: None}
 
 
 @cache
@@ -473,7 +467,7 @@ def _options() -> Mapping[str, Option]:
     defaults = {one.name: one.default for one in fields(Workload)}
     named = {"RECIPES": RECIPES, "METHODS": METHODS, "BASES": BASES, "NOT_OVERLAPPED": NOT_OVERLAPPED}
     listed = {name: ", ".join(known) for name, known in named.items()}
-    choices: dict[str, Items] = {"dtype": DTYPES, "recipe": RECIPES, "finetune": METHODS, "base": (*BASES,)}
+    choices = {"dtype": DTYPES, "recipe": RECIPES, "finetune": METHODS, "base": (*BASES,)}
     for name, row in content(DATA / "options.toml").items():
         parts = get_args(hints[name])
         kind = parts[0] if type(None) in parts else hints[name]

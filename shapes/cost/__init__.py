@@ -14,7 +14,7 @@ from shapes.columns import spread
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
-from shapes.frozen import Items, Names, Pair, T, frozen
+from shapes.frozen import Function, Items, Names, Pair, T, frozen
 from shapes.kernels import Run, load_kernel, run_of
 from shapes.operators.cores import written_out
 from shapes.operators.types import Attention, Gemm, Operator, Product, kind_of
@@ -139,10 +139,7 @@ def predict_many(operators: Iterable[Operator], device: str | Device) -> tuple[C
 
 
 def _by_group(
-    operators: Sequence[Any],
-    device: Device,
-    key: Callable[[Any, Device], Any],
-    price: Callable[[list[Any], Any, Device], Iterable[Cost]],
+    operators: Sequence[Any], device: Device, key: Function, price: Callable[[list[Any], Any, Device], Iterable[Cost]]
 ) -> list[Cost]:
     """The costs of operators, in their order, those of one ``key`` priced together; errors name the operator."""
     groups: dict[Any, list[int]] = {}

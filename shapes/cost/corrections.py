@@ -141,13 +141,11 @@ NO_FAMILY: Named = {"family": "none", "tier": "published"}
 
 def family_table(device: Device) -> Named:
     """The device's own ``[cost.alignment]``, else the family of its architecture in misaligned.toml."""
-    own: Named = device.cost.get("alignment", {})
+    own = device.cost.get("alignment", {})
     if "family" in own:
         return own
     families = content(DATA / "misaligned.toml").items()
-    tables: dict[str | None, Named] = {
-        key: {"family": name, **table} for name, table in families for key in table["serves"]
-    }
+    tables = {key: {"family": name, **table} for name, table in families for key in table["serves"]}
     keys = device.compute_capability, device.architecture, device.vendor
     return next((tables[key] for key in keys if key in tables), {**NO_FAMILY, "tier": "extrapolated"})
 
@@ -195,7 +193,7 @@ def kernel_seconds(dims: Array, which: Integers, c: "AlignmentConstants") -> tup
     steps = dims[2] / slices
     volume = paid_tiles(tiles * slices, c) * (2 * bm * bn * c.units)
     rate = np.array([c.ceiling[1], *c.ceiling[1:], np.inf])[which]
-    walk: Array = volume * (steps + c.prologue_steps) / rate
+    walk = volume * (steps + c.prologue_steps) / rate
     return walk, np.where(which == 0, volume * steps / c.ceiling[0], 0.0)
 
 
@@ -301,7 +299,7 @@ class Correction:
     def factor(self, units: int, dims: Array) -> Array:
         """Measured over modelled time of products on ``units`` units."""
         table = np.asarray(self.log_factors)
-        factor: Array = np.exp(sum(table[at] * weight for at, weight in self.grid.corners(dims, units)))
+        factor = np.exp(sum(table[at] * weight for at, weight in self.grid.corners(dims, units)))
         return factor
 
 

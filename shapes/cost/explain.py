@@ -30,15 +30,7 @@ from .constants import (
 )
 from .corrections import CLASSES, LEADING, LEVELS, Integers, level
 from .fused_attention import PHASES, QUERIES, constants_of, work_of
-from .gemm import (
-    GemmTimes,
-    ProductKernels,
-    bounded_seconds,
-    gemm_times,
-    overlapped,
-    tile_load,
-    uncorrected_seconds,
-)
+from .gemm import GemmTimes, ProductKernels, bounded_seconds, gemm_times, overlapped, tile_load, uncorrected_seconds
 from .moving import achieved_bandwidth, bus_factor, leaving_switch, link_bytes_per_s, moved_parts
 
 #: Type of operator, other than products and fused attention -> the names of its price's parts.

@@ -366,5 +366,5 @@ def _walked(work: AttentionBatch, keys: Array, c: AttentionConstants) -> Array:
         keys = np.maximum(keys, visible_keys(work, windowed=False))
         ramp = np.ones_like(ramp)
     edges = 0.5 * QUERIES * (work.causal + (ramp < 1))
-    walked: Array = np.minimum(keys + edges, np.maximum(keys, next_multiple(work.kv_len, QUERIES)))
+    walked = np.minimum(keys + edges, np.maximum(keys, next_multiple(work.kv_len, QUERIES)))
     return walked * (1 + c.uneven * (work.causal > 0) * ramp**2)

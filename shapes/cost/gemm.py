@@ -311,7 +311,7 @@ def _padded(times: GemmTimes, sizes: Integers, by: ProductKernels) -> GemmTimes:
         )
     excess = (in_a + in_b + in_c)[off]
     share = np.clip((ahead - (times.seconds[off] - excess)) / excess, 0.0, 1.0)
-    kept: Array = np.ones(sizes.shape[1])
+    kept = np.ones(sizes.shape[1])
     kept[off] = share
     seconds = times.seconds.copy()
     seconds[off] -= (1 - share) * excess

@@ -172,7 +172,7 @@ class InProcess:
             return outcome(job, self.environment, failure.status, message=str(failure))
         if job.key in unfinished:
             prepared.samples, prepared.controls = unfinished[job.key]
-            kernel: _Kernel = prepared.handle
+            kernel = prepared.handle
             kernel.busy_s = float(prepared.samples.sum()) * kernel.stopwatch.per_sample
         return prepared
 
@@ -208,7 +208,7 @@ class InProcess:
     def finish(self, prepared: Prepared, reason: StopReason = "samples") -> Measurement:
         """The samples as a measurement to keep; what was prepared is let go of. ``reason``: why it ended."""
         job, work = prepared.job, prepared.job.work
-        kernel: _Kernel = prepared.handle
+        kernel = prepared.handle
         # The peak of a part of a model is asked for by people; a product's is its operands.
         watch = kernel.stopwatch
         peak = watch.peak_bytes() if isinstance(work, Part) else None

@@ -182,7 +182,7 @@ def _part_title(part: Part) -> str:
 
 def _describe_part(part: Part) -> Values:
     model, workload = part.model, part.workload
-    out: Values = {
+    out = {
         "kind": part.part,
         "phase": part.direction,
         "dtype": workload.dtype,

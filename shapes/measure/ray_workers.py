@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -73,7 +73,7 @@ def accelerators() -> Counter[str]:
     """Type -> whole accelerators of the cluster's nodes."""
     found: Counter[str] = Counter()
     for node in ray.nodes():
-        resources: Mapping[str, float] = node["Resources"] if node["Alive"] else {}
+        resources = node["Resources"] if node["Alive"] else {}
         types = [name.removeprefix(_TYPE) for name in resources if name.startswith(_TYPE)]
         found[types[0] if types else UNNAMED] += int(resources.get("GPU", 0))
     return +found

@@ -156,7 +156,7 @@ class Measurement:
 COLUMNS: Names = Measurement.__match_args__[1:]
 _NESTED = ("description", "environment", "samples", "clocks")
 #: Path of a row's value -> the check that it has to pass.
-_CHECKS: dict[str, Check] = {path: globals()[check] for path, check in ROWS["checks"].items()}
+_CHECKS = {path: globals()[check] for path, check in ROWS["checks"].items()}
 
 
 def outcome(job: Job, environment: Environment, status: Status, **said: Any) -> Measurement:
@@ -240,9 +240,4 @@ def checked_row(row: Named) -> Measurement:
 def _check(values: Named, checks: Mapping[str, Check]) -> None:
     for key, (holds, expected) in checks.items():
         value = values.get(key)
-        refuse(
-            (key in ROWS["required"] or value is not None) and not holds(value),
-            f"expected {expected}",
-            key,
-            value,
-        )
+        refuse((key in ROWS["required"] or value is not None) and not holds(value), f"expected {expected}", key, value)

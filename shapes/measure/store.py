@@ -405,7 +405,7 @@ def _program_of(place: Path) -> int | None:
     uri = f"file:{'//' if place.is_absolute() else ''}{quote(os.fsencode(place))}?immutable=1&mode=ro"
     try:
         with closing(sqlite3.connect(uri, uri=True)) as connection:
-            number: int = connection.execute("PRAGMA application_id").fetchone()[0]
+            number = connection.execute("PRAGMA application_id").fetchone()[0]
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_CORRUPT and _companion(place, "-wal").exists():

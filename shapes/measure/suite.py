@@ -22,7 +22,7 @@ Every sweep has ``label``, ``dtypes`` and ``priority`` (its place in the file wh
 """
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -59,7 +59,7 @@ def load_suite(path: Path, scale: float = 1.0) -> Suite:
     where = str(path)
     check_bounds(scale=scale)
     top = Table(content(path), where)
-    settings: Values = {key: top.number(key) for key in ("precision", "time_s") if top.has(key)}
+    settings = {key: top.number(key) for key in ("precision", "time_s") if top.has(key)}
     settings |= {key: top.integer(key) for key in ("interleave", "least_samples") if top.has(key)}
     jobs: list[Job] = []
     title = top.text("title")
@@ -117,7 +117,7 @@ SWEEPS = content(DATA / "sweeps.toml")
 #: Layout -> the phase that has it.
 PHASES: dict[str, Phase] = SWEEPS["phases"]
 #: Axis, or op with kernels -> the words that there are.
-KNOWN: Mapping[str, Collection[str]] = {
+KNOWN = {
     **SWEEPS["known"],
     "dtypes": DTYPES,
     "layouts": PHASES,

@@ -18,7 +18,7 @@ from sys import maxsize
 from types import CodeType
 from typing import Any
 
-from shapes.frozen import Ints, Named, Names, Pair, Values, frozen, replace
+from shapes.frozen import Ints, Named, Names, Pair, frozen, replace
 from shapes.toml_table import DATA, content, formula, hold
 
 #: A storage, or below 0 a gradient or another tensor of a backward, and so many bytes that come, or (below 0) go.
@@ -429,7 +429,7 @@ def play(
 def _run(
     tape: Tape, line: Line, inputs: Row, runs: Runs, numbers: dict[str, int], tensors: Mapping[str, Tensor]
 ) -> Tensor:
-    given: Values = {name: eval(code, {}, numbers) for name, code in line.sums.items()} | line.ways
+    given = {name: eval(code, {}, numbers) for name, code in line.sums.items()} | line.ways
     if line.run:
         return runs[line.run](*inputs, **given)
     if line.part:

@@ -288,7 +288,7 @@ class Tower:
 @lru_cache(2**8)
 def kinds_of(blocks: Blocks) -> Blocks:
     """``blocks`` with equal ones merged, in the order in which each first comes."""
-    times_of: dict[int, int] = Counter(map(id, blocks))
+    times_of = Counter(map(id, blocks))
     counts: dict[Block, int] = {}
     for block in {id(block): block for block in blocks}.values():
         counts[block] = counts.get(block, 0) + times_of[id(block)]

@@ -4,14 +4,14 @@ Shapes are per model, before any parallel split; ``Linear.on_shard`` says what o
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import chain, starmap
 from operator import mul
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from shapes.errors import positive_int, refuse
-from shapes.frozen import Count, Named, Names, Pair, Values, Words, frozen, replace
+from shapes.frozen import Count, Function, Named, Names, Pair, Values, Words, frozen, replace
 from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content, formula, hold
 
@@ -76,10 +76,6 @@ def _listed(table: str, part: str) -> list[list[str]]:
     return [[*map(str.strip, line.split("|")), *5 * [""]][:6] for line in lines]
 
 
-#: The value of a line's name, or of its sum of products, in a part.
-Sized = Callable[[str], Any]
-
-
 class _Names(Values):
     """Values by name; what is none of them is a field of ``part``."""
 
@@ -87,7 +83,7 @@ class _Names(Values):
         return getattr(self["part"], name)
 
 
-def reading(table: str, part: object, own: Named) -> tuple[Sized, Iterator[list[str]]]:
+def reading(table: str, part: object, own: Named) -> tuple[Function, Iterator[list[str]]]:
     """(what is of a name or a sum of products, the lines that hold) of models.toml on a ``part``.
 
     ``own``: what its lines name and is no field.

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shapes.errors import positive_int, refuse
-from shapes.frozen import Pair, Values, among, frozen, replace, stated
+from shapes.frozen import Counts, Pair, Values, among, frozen, replace, stated
 from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content
 
@@ -22,7 +22,7 @@ DIMENSIONS = (*_PLACES, "window", "full_every")
 MULTIPLES = _TABLES["multiples"]
 
 
-def dimensions(model: ModelShape) -> dict[str, int]:
+def dimensions(model: ModelShape) -> Counts:
     """The dimensions of ``model`` by name; of its main stack, if stacks differ.
 
     A recurrent layer's are named for rules, and ``resize`` does not change them; a short convolution is as wide as the
@@ -90,7 +90,7 @@ def resize(model: ModelShape, **changes: int) -> ModelShape:
     )
 
 
-def _completed(model: ModelShape, old: dict[str, int], changes: dict[str, int]) -> dict[str, int]:
+def _completed(model: ModelShape, old: Counts, changes: Counts) -> Counts:
     new = old | changes
     if "heads" not in old:
         return new
@@ -153,7 +153,7 @@ def _renewed(part: Any, sizes: _Sizes, **names: str) -> Any:
     """``part``, if any, with each field that had the old size of the dimension it ``names`` at its new size."""
     if part is None:
         return None
-    changed: Values = {
+    changed = {
         field: sizes[name][1]
         for field, name in (names or _TABLES["fields"][type(part).__name__]).items()
         if name in sizes and getattr(part, field) == sizes[name][0]

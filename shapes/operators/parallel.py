@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import chain, starmap
 
 from shapes.errors import InputError
-from shapes.frozen import Ints, Values, replace
+from shapes.frozen import Ints, replace
 from shapes.model import Block, ModelShape, MoeShape, SharedKeyShape
 from shapes.model.layers import Attention
 from shapes.model.stages import ShardParameters
@@ -90,7 +90,7 @@ def runnable_split(model: ModelShape, workload: Workload) -> Workload:
     """``workload`` without the degrees that the model does not divide over: 1 in the place of each."""
     failing = {problem.key for problem in split_problems(model, workload) if problem.key}
     chunks = {"vpp"} if "p" in failing else set()
-    degrees: Values = dict.fromkeys(failing | chunks, 1)
+    degrees = dict.fromkeys(failing | chunks, 1)
     found = replace(workload, **degrees)
     # Experts may be spread over ranks of a degree that is gone.
     return found if found == workload else runnable_split(model, found)

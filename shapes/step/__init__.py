@@ -56,12 +56,7 @@ class StepCost:
 
 
 def step_cost(
-    stage: Work,
-    whole: Microbatch | None,
-    schedule: Schedule,
-    stack: SoftwareStack,
-    device: Device,
-    full_s: float = 0.0,
+    stage: Work, whole: Microbatch | None, schedule: Schedule, stack: SoftwareStack, device: Device, full_s: float = 0.0
 ) -> StepCost:
     """The step of ``stage`` (the slowest pipeline stage) as ``stack`` runs it on ``device``.
 
@@ -247,10 +242,7 @@ class Pricer:
         self._parts: dict[int, tuple[Operators, Work]] = {}
 
     def step(
-        self,
-        listed: Sequence[Operator],
-        workload: Workload | None = None,
-        model: ModelShape | None = None,
+        self, listed: Sequence[Operator], workload: Workload | None = None, model: ModelShape | None = None
     ) -> Step:
         """``listed`` priced; with a stack, the global step that they make in ``workload``.
 

@@ -98,7 +98,7 @@ WITHIN = ("tensor", "expert", OVERLAPPED, "context")
 def class_of(operator: Operator) -> Kind:
     """The class that a stack's constants speak of."""
     known = kind_of(operator).work_class or str(getattr(operator, "what", ""))
-    detail: Any = getattr(operator, "head_dim", "") if known == "attention" else ""
+    detail = getattr(operator, "head_dim", "") if known == "attention" else ""
     if isinstance(operator, Product) and known != "attention":
         off = known == "bmm" and (operator.n % 8 or operator.k % 8)
         detail = operator.dtype if operator.dtype not in SIXTEEN_BITS else MISALIGNED if off else ""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from shapes import program
 from shapes.errors import InputError, read_text, refuse, within
-from shapes.frozen import Named, Pair, T, replace
+from shapes.frozen import Named, Pair, T, Texts, replace
 from shapes.workload import routing_note
 
 from .dimensions import NAMES, named_dimensions, positions, size_in, unknown_type
@@ -61,7 +61,7 @@ class Built:
     module: nn.Module
     settings: Any
     where: str | None = None
-    notes: list[str] = field(default_factory=list)
+    notes: Texts = field(default_factory=list)
     #: Why its products cannot be listed.
     too_long: TooLong | None = None
     #: Values of its buffers, and whether it attends by products, once a pass has shown that they are needed.
@@ -285,7 +285,7 @@ def _own_class(known: type) -> Any:
 
 def build(
     settings: Any, where: str, *, attention: str, dtype: str, experts: str | None = None
-) -> tuple[nn.Module, list[str]]:
+) -> tuple[nn.Module, Texts]:
     """The model on the meta device in evaluation mode (no dropout, no layer drop), and what had to be assumed."""
     cls = model_class(settings, where)
     # A composite configuration's language model is built from the part that is its own.
@@ -311,7 +311,7 @@ def build(
     return model.eval(), notes
 
 
-def _built(cls: type[Any], settings: Any, attention: str, dtype: str) -> tuple[Any, list[str]]:
+def _built(cls: type[Any], settings: Any, attention: str, dtype: str) -> tuple[Any, Texts]:
     made = partial(cls._from_config, settings, dtype=getattr(torch, NAMES["computed"].get(dtype, "bfloat16")))
     try:
         return made(attn_implementation="eager" if attention == "eager" else "sdpa"), []

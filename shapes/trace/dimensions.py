@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError
-from shapes.frozen import Named
+from shapes.frozen import Counts, Named
 from shapes.toml_table import DATA, content
 
 #: Names in configurations and model classes.
@@ -48,7 +48,7 @@ def _sizes_in(part: Any, table: Mapping[str, Iterable[str]]) -> dict[str, tuple[
     return {name: found for name, attributes in table.items() if (found := size_in(part, attributes))}
 
 
-def named_dimensions(settings: Any) -> tuple[dict[str, int], dict[str, str]]:
+def named_dimensions(settings: Any) -> tuple[Counts, dict[str, str]]:
     """(dimension -> size, dimension -> key of the file) of a PretrainedConfig or of the language model inside it.
 
     A key inside another is written ``text_config.hidden_size``. A dimension that the configuration has no plain
@@ -69,7 +69,7 @@ def named_dimensions(settings: Any) -> tuple[dict[str, int], dict[str, str]]:
     return sizes, keys
 
 
-def _derive(name: str, size: int, sizes: dict[str, int], part: Any) -> None:
+def _derive(name: str, size: int, sizes: Counts, part: Any) -> None:
     """Add a size that ``part`` does not name, unless its layers differ in it."""
     if all(_held(part, attribute) is not _VARIES for attribute in NAMES["dimensions"][name]):
         sizes.setdefault(name, size)

@@ -183,7 +183,7 @@ class Known:
         if tensor.device.type == "cpu":
             return tensor
         lost = tensor.untyped_storage()._cdata in self._lost
-        value: Tensor | None = None if lost else self._values.get(tensor)  # type: ignore[no-untyped-call] # torch's
+        value = None if lost else self._values.get(tensor)  # type: ignore[no-untyped-call] # torch's
         return value
 
     def follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:

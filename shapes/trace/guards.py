@@ -25,7 +25,7 @@ _COUNTING = re.compile(r"(^|_)(n_?)?(layers?|depths?|blocks?|labels?|experts?|le
 
 def check_counts(config: Named, where: str) -> None:
     """InputError for an integer by which a class would make more than MOST_OBJECTS objects."""
-    level: list[tuple[str, Any]] = [*config.items()]
+    level = [*config.items()]
     for key, value in level:  # which grows by what is inside
         if isinstance(value, Mapping):
             level += value.items()

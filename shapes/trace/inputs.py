@@ -6,7 +6,7 @@ by an even share. In other code only a loop over experts is answered. Any other 
 answer would choose a branch of that code.
 """
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container
 from inspect import signature
 from typing import Any
 
@@ -24,7 +24,7 @@ from .products import tensors_in
 
 def example_inputs(model: nn.Module, *, b: int, s: int, decoder_s: int | None = None) -> Values:
     """Keyword arguments of ``model``: b sequences of s tokens, images and spectrograms of the configured size."""
-    settings: Any = model.config
+    settings = model.config
     accepted = signature(model.forward).parameters
     try:
         inputs = _main_input(model, settings, accepted, b, s)
@@ -69,7 +69,7 @@ def _image(settings: Any) -> Triple:
     inner = getattr(settings, "vision_config", None) or getattr(settings, "backbone_config", None)
     if inner is not None:
         return _image(inner)
-    size: Any = getattr(settings, "image_size", None) or getattr(settings, "crop_size", None) or 224
+    size = getattr(settings, "image_size", None) or getattr(settings, "crop_size", None) or 224
     height, width = (size, size) if isinstance(size, int) else tuple(size)[:2]
     channels, *_ = size_in(settings, ("num_channels", "in_channels")) or [3]
     return channels, height, width
@@ -101,7 +101,7 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
         return out
 
     def _scalar(self, args: Any, options: Any) -> bool | int | float:
-        tensor: Tensor = args[0]
+        tensor = args[0]
         if tensor.dtype == torch.bool:
             return not any(tensor is untrue for untrue in self._untrue)
         return 1.0 if tensor.is_floating_point() else 0
@@ -120,7 +120,7 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
     # How many rows each expert gets, where that is read as a list.
 
     def _listed(self, args: Any, options: Any) -> Tensor | None:
-        counts: Tensor = args[0]
+        counts = args[0]
         integers = not counts.is_floating_point() and counts.dtype != torch.bool
         asked = options.get("device") == torch.device("cpu") and integers and counts.shape == (self.experts,)
         if not (asked and self.experts and self.routed):
@@ -185,7 +185,7 @@ class LoopAnswers(DataAnswers):  # type: ignore[no-untyped-call] # as its base
 
 
 #: Operator -> the question in a note's words, and what answers it (None: it is none after all).
-_ANSWERS: Mapping[str, tuple[str, Callable[[DataAnswers, Any, Any], Any]]] = {
+_ANSWERS = {
     "aten::_local_scalar_dense": ("item", DataAnswers._scalar),
     "aten::equal": ("equal", lambda *_: True),
     **dict.fromkeys(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shapes.frozen import Sizes, Values, frozen, replace
+from shapes.frozen import Sizes, frozen, replace
 from shapes.operators.types import Gemm, GroupedGemm, Operator, Operators, Phase
 
 from .dimensions import NAMES
@@ -84,7 +84,7 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
 
     def place(self) -> tuple[str, int, int | None]:
         """(module path, times, sequence number) of the running operator; the number is None outside the backward."""
-        node: Any = torch._C._current_autograd_node()  # its stub says there always is one
+        node = torch._C._current_autograd_node()  # its stub says there always is one
         if not node:
             return self.where, self._times, None
         number = node._sequence_nr()
@@ -149,7 +149,7 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
     def _emit(self, name: str, phase: Phase, product: Product, times: int) -> None:
         if min(product.m, product.n, product.k, product.batch) == 0:
             return
-        shared: Values = {key: getattr(product, key) for key in ("m", "n", "k", "dtype", "layout")}
+        shared = {key: getattr(product, key) for key in ("m", "n", "k", "dtype", "layout")}
         shared |= {"name": name, "phase": phase}
         out_dtype = None if product.out_dtype == product.dtype else product.out_dtype
         operator = (

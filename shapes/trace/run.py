@@ -156,7 +156,7 @@ def _flexible(
 @contextmanager
 def _flexibly() -> Iterator[None]:
     # Callers hold flex_attention itself, so that patching its name would not reach them: its code is exchanged.
-    core: Any = getattr(sys.modules.get("torch.nn.attention.flex_attention"), "flex_attention", _flexible)
+    core = getattr(sys.modules.get("torch.nn.attention.flex_attention"), "flex_attention", _flexible)
     own, core.__code__ = core.__code__, _flexible.__code__
     try:
         yield

@@ -58,7 +58,7 @@ def sizes_of_op(op: str, read: Callable[[str], Sequence[int] | None]) -> dict[st
 def jobs_of_op(op: str, sizes: Mapping[str, Sequence[int]], dtypes: Sequence[str], asked: Named) -> list[Job]:
     """Jobs for every combination of ``sizes`` of ``op``; ``asked``: `bench`'s other options by name."""
     phase = asked["phase"]
-    sweep: Values = {
+    sweep = {
         **OPS[op],
         **{key: sizes[size] for size, key in OPS[op]["sizes"].items()},
         **{key: asked[key] for key in ("batch", "compiled", "kv_heads")},
@@ -225,7 +225,7 @@ class Bencher:
 
     def _table(self, listed: Iterable[tuple[Job, Operator | None]], sweep: Sweep, notes: Names = ()) -> MeasuredTable:
         """A row for every job, or for a step's every operator."""
-        rows: list[Row] = []
+        rows = []
         device = self.executor.environment.accelerator
         for job, operator in listed:
             title, count = (f"{operator.name} {operator.phase}", operator.count) if operator else (job.title, 1)

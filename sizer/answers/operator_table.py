@@ -4,16 +4,16 @@ With its check and its memory it is everything that there is to see of a configu
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import starmap
 from operator import itemgetter
-from typing import Any, Unpack
+from typing import Unpack
 
 from shapes.cost import Cost
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, refuse
-from shapes.frozen import Values, frozen, replace
+from shapes.frozen import Function, Values, frozen, replace
 from shapes.keywords import WorkloadKeywords
 from shapes.memory import Memory, memory
 from shapes.operators.types import Attention, CachedAttention, Operator, Operators
@@ -92,7 +92,7 @@ class OperatorTable(Printable):
 
 _NAME, _STEP_S = itemgetter("name"), itemgetter("step_seconds")
 #: By name, or the largest first; "model" leaves rows as they are.
-_ORDERS: dict[str, Callable[[Values], Any]] = {
+_ORDERS: dict[str, Function] = {
     "name": _NAME,
     "time": lambda one: -(_STEP_S(one) or 0.0),
     "flops": lambda one: -one["step_flops"],

@@ -80,7 +80,8 @@ def named_change(change: Change, before: Subject, after: Subject) -> dict[str, i
 
 #: (A rule's code, the field that it names) -> how bad it is. 2: nothing runs so. 1: the rule is broken outright. 0: it
 #: is met in part (a head dimension of 96 on an alignment of 64).
-Objections = Mapping[tuple[str, str], int]
+Objection = tuple[str, str]
+Objections = Mapping[Objection, int]
 
 
 def context_of(subject: Subject, device: Device, step: Step) -> Context:
@@ -114,7 +115,7 @@ def objections(context: Context, unsplit: Workload | None = None) -> Objections:
 
 def objections_in(answers: Iterable[tuple[Rule, Judgement]]) -> Objections:
     """What the ``answers`` of the rules on shapes and splits object to."""
-    found: dict[tuple[str, str], int] = {}
+    found: dict[Objection, int] = {}
     for rule, answer in answers:
         if not rule.of_costs:
             for finding in answer:
@@ -256,7 +257,7 @@ class Offer:
 
     priced: PricedSuggestion
     step: Step
-    fixes: frozenset[tuple[str, str]]
+    fixes: frozenset[Objection]
     change: Change
     tier: str
     saving: float = 0.0
@@ -283,7 +284,7 @@ class Graded:
     severity: Severity
 
     @property
-    def breach(self) -> tuple[str, str]:
+    def breach(self) -> Objection:
         return self.rule.code, self.finding.field
 
 
@@ -459,7 +460,7 @@ class Cause:
 
     finding: PricedFinding
     offers: Offers
-    breaches: frozenset[tuple[str, str]]
+    breaches: frozenset[Objection]
 
     def mended_by(self, offer: Offer) -> bool:
         return not self.breaches.isdisjoint(offer.fixes)
@@ -631,16 +632,13 @@ def _as_one(ordered: Sequence[Graded], subject: Subject, offers: Offers) -> Pric
     )
 
 
-def _worth_a_line(offers: Offers, subject: Subject, *, outright: frozenset[tuple[str, str]], error: bool) -> Offers:
+def _worth_a_line(offers: Offers, subject: Subject, *, outright: frozenset[Objection], error: bool) -> Offers:
     """The offers that save; for a breach that none of them saves by mending, the cheapest one."""
     # Of what cannot run another split comes before another model, unless it leaves a breach of the model itself.
     offers = tuple(
         sorted(
             offers,
-            key=lambda one: (
-                error and (len(outright - one.fixes), of_dimensions(one.change)),
-                _rank(one, subject),
-            ),
+            key=lambda one: (error and (len(outright - one.fixes), of_dimensions(one.change)), _rank(one, subject)),
         )
     )
     if error:  # what cannot run has no time to compare with

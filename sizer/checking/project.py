@@ -18,7 +18,6 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from shapes.errors import DAMAGED, InputError, read_bounded, read_text, refuse, write_whole
 from shapes.frozen import Named, Names, Values, frozen, replace
@@ -237,7 +236,7 @@ def load_accepted(file: str) -> Accepted:
     try:
         content = json.loads(data)
         entries = [tuple(one[key] for key in _KEYS) for one in content["findings"]]
-        severities: dict[Any, Severity] = {tuple(entry[:-1]): entry[-1] for entry in entries}
+        severities = {tuple(entry[:-1]): entry[-1] for entry in entries}
         known = content["version"] == VERSION and {*severities.values()} <= {*SEVERITIES}
     except DAMAGED:
         known = False

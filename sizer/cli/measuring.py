@@ -82,7 +82,7 @@ def bench(asked: Asked) -> None:
         asked.time_limit = asked.time_limit or 60.0 * 25
     refuse(asked.suite and asked.config, "expected one of CONFIG and --suite", "bench")
     asked.demand(on="ray", shard="suite", dry_run="suite", out="suite")
-    settings: Values = {**SUSTAINED} if asked.sustained else {}
+    settings = {**SUSTAINED} if asked.sustained else {}
     settings |= given({"precision": asked.workload.pop("precision", None), "time_s": asked.time_s})
     if asked.dry_run:
         usual = [(one, Settings(**one.settings | settings)) for one in _suites(asked)]
@@ -134,7 +134,7 @@ def _tables(bencher: Bencher, asked: Asked, sizes: dict[str, Sequence[int]]) -> 
 
 
 def _sizes(asked: Asked, name: str) -> Ints | None:
-    said: str | None = vars(asked)[name]
+    said = vars(asked)[name]
     try:
         return values_of(said) if said is not None else None
     except ValueError as error:

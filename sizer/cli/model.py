@@ -99,10 +99,7 @@ def _times(every: Names) -> "float | StepTimes":
     if said == "-":
         return read_step_times(read_standard_input(), "<stdin>")
     refuse(
-        not Path(said).exists(),
-        "expected a time (12.7, 800ms), or the log of a run: no such file",
-        "--step-time",
-        said,
+        not Path(said).exists(), "expected a time (12.7, 800ms), or the log of a run: no such file", "--step-time", said
     )
     # torch.profiler packs its traces.
     return read_step_times(unpacked(said, MAX_LOG_BYTES).decode("utf-8", "replace"), said)

@@ -14,7 +14,7 @@ import click
 
 from shapes.device import DEFAULT_DEVICE
 from shapes.errors import InputError, refuse, write_whole
-from shapes.frozen import Function, Names, Values, given
+from shapes.frozen import Function, Names, Texts, Values, given
 from shapes.program import named_function
 from shapes.toml_table import nearest, others_words, ours, spelled, squeezed, table_of
 from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of, workload_fields
@@ -238,7 +238,7 @@ class Command(click.Command):
         found = super().get_params(ctx)
         return [*found, _HELP_ALL] if ctx.info_name in TABLES["brief"] else found
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: click.Context, args: Texts) -> Texts:
         own = {word for one in self.get_params(ctx) for word in (*one.opts, *one.secondary_opts)}
         try:
             said = [self._ours(word, own) for word in args]
@@ -248,7 +248,7 @@ class Command(click.Command):
             error.ctx = error.ctx or ctx
             raise
 
-    def _one_value_each(self, ctx: click.Context, said: list[str]) -> None:
+    def _one_value_each(self, ctx: click.Context, said: Texts) -> None:
         """Refuse a second value behind an option that may be given again (--device h100 b200).
 
         It is no file; and a second device is refused where one alone counts.
@@ -437,7 +437,7 @@ def exceeds(worst: str | None, fail_on: str) -> bool:
     """Whether a finding at ``worst`` severity is one that ``--fail-on`` fails on."""
     from sizer.checking.findings import SEVERITIES
 
-    levels: Names = SEVERITIES
+    levels = SEVERITIES
     return worst is not None and fail_on != "never" and levels.index(worst) <= levels.index(fail_on)
 
 

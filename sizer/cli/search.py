@@ -1,17 +1,16 @@
 """`sizer search`."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import Names, Values, given
+from shapes.frozen import Function, Names, Values, given
 from sizer.process import KEPT, PRICED, working
 
 from .options import TABLES, Asked, stated, subcommand
 
 
-def _ends(text: str, number: Callable[[str], Any], low: Any = None, high: Any = None) -> tuple[Any, Any]:
+def _ends(text: str, number: Function, low: Any = None, high: Any = None) -> tuple[Any, Any]:
     """LOW:HIGH as numbers; either may be missing."""
     first, last = text.split(":")
     return number(first) if first else low, number(last) if last else high
@@ -19,7 +18,7 @@ def _ends(text: str, number: Callable[[str], Any], low: Any = None, high: Any = 
 
 #: The search of one product alone, that of the ML Engineering book.
 ONE_PRODUCT = "swiglu-gemm"
-_READS: dict[str, Callable[[str], Any]] = {
+_READS: dict[str, Function] = {
     "ends": lambda text: _ends(text, float, 1e-9, 1e9),
     "whole ends": lambda text: _ends(text, int),
     "integers": lambda text: tuple(map(int, text.split(","))),
@@ -101,11 +100,7 @@ def _planned(asked: Asked, reading: Any, tell: Any) -> Values:
     from sizer.documents.plan import telling
 
     found = partial(
-        plan_config,
-        reading,
-        progress=telling(tell),
-        **given(asked.named("device", "stack")),
-        **asked.workload,
+        plan_config, reading, progress=telling(tell), **given(asked.named("device", "stack")), **asked.workload
     )
     return {**given(asked.workload | dict.fromkeys(SPREAD)), "layouts": found, **asked.named("stack")}
 

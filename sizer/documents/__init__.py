@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
-from shapes.frozen import Named, Names, Values, in_words, inner
+from shapes.frozen import Function, Named, Names, Values, in_words, inner
 from shapes.toml_table import table_of
 from shapes.workload import WORDS, Workload
 from sizer.checking.findings import PricedFinding, PricedSuggestion, StepTime
@@ -34,7 +34,7 @@ class Column(NamedTuple):
     """
 
     name: str
-    of: str | int | Callable[[Any], Any]
+    of: str | int | Function
     show: str | Callable[[Any], str] = ","
     drop: int = 0
     unit: float = 1
@@ -60,7 +60,7 @@ class Column(NamedTuple):
 _COLUMNS: dict[str, list[Values]] = table_of(__file__, "columns.json")
 
 
-def columns(table: str, **made: Callable[[Any], Any]) -> tuple[Column, ...]:
+def columns(table: str, **made: Function) -> tuple[Column, ...]:
     """The columns of a table in columns.json; its rows are keywords of ``Column`` ("of": by default the name).
 
     "of" and "show" may be formats of the row and the value ("{:.3f}x"). Else "of" names a function of a row in

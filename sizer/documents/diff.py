@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from shapes.frozen import Words, replace
 from sizer.answers.diff import DeviceDiff, Diff, FileDiff
 
-from . import PAGES, Cell, Document, Findings, Part, Section, Table, Text, columns, lines, notes, plural
+from . import PAGES, Cell, Document, Findings, Section, Table, Text, columns, lines, notes, plural
 
 #: Configurations that a comment compares in one table.
 COMPARED = 12
@@ -66,7 +66,7 @@ def _summary(file: FileDiff, one: DeviceDiff) -> Words:
 def _section(file: FileDiff) -> Section:
     status = "" if file.status == "changed" else f" ({file.status})"
     times = [f"{said} on {one.device}" for one in file.devices if (said := time_text(one))]
-    parts: list[Part] = [
+    parts = [
         Text(f"{file.path}{status}{': ' * bool(times)}{'; '.join(times)}", "head"),
         Text(f"{file.model_type}, stack {file.stack}"),
         *notes(file.notes),

@@ -1,15 +1,7 @@
 """Encoders of transformers: what encoders.toml cannot say of BERT and its kin, marian, ViT and SAM 2."""
 
 from shapes.frozen import replace
-from shapes.model import (
-    AttentionShape,
-    Block,
-    Linear,
-    Linears,
-    MlpShape,
-    Stack,
-    run_lengths,
-)
+from shapes.model import AttentionShape, Block, Linear, Linears, MlpShape, Stack, run_lengths
 
 from .hf_blocks import (
     POSITIONS,

@@ -20,7 +20,7 @@ from posixpath import join
 from typing import Any, NamedTuple
 
 from shapes.errors import InputError, decoded, read_bounded, refuse, shorten, within
-from shapes.frozen import without
+from shapes.frozen import Texts, without
 
 from .reading import FORMATS, MAX_DEPTH, Config, Include, NoModel, Values, at, stated, with_settings
 
@@ -83,7 +83,7 @@ MAX_FOUND = 100_000
 _STATES = FORMATS["states"]
 
 
-def expand(argument: str) -> list[str]:
+def expand(argument: str) -> Texts:
     """The files of a CONFIG argument: itself; a glob's files; the configurations anywhere in a directory.
 
     InputError for a glob or a directory with none.
@@ -101,9 +101,9 @@ def expand(argument: str) -> list[str]:
     return found
 
 
-def _inside(directory: Path) -> list[str]:
+def _inside(directory: Path) -> Texts:
     """The configurations anywhere in a directory: what `diff --git` takes for one where git tracks it."""
-    found = list[str]()
+    found = Texts()
     for seen, (folder, folders, files) in enumerate(os.walk(directory)):
         refuse(seen > MAX_FOUND, f"expected at most {MAX_FOUND} folders: name the one meant", where=str(directory))
         folders[:] = (one for one in folders if not _of_others(one))
@@ -288,7 +288,7 @@ class Tree:
         self.first = Path(where).resolve()
         above = (one for one in self.first.parents if (one / ".git").exists())
         self.root = Path(root or next(above, self.first.parent)).resolve()
-        self.names = list[str]()
+        self.names = Texts()
         self._open = [self.first]
         self._overrides: dict[Any, _Base] = {}  # Hydra's, by what they override
         self._used = set[Any]()
@@ -307,7 +307,7 @@ class Tree:
             for base in left:
                 layers = self._opened(base) + layers
             self.names += ["a file that it does not name and whose own keys are not read"][: len(left)]
-            found: Values = reduce(merged, layers)
+            found = reduce(merged, layers)
         except RecursionError:
             raise InputError("expected fewer levels of nesting") from None
         check_depth(found)
@@ -405,7 +405,7 @@ class Tree:
             self._open += [path]
             text = text if re.sub("#.*", "", text).strip() else "{}"
             with within(str(path)):
-                held: Any = parse_yaml(text) if base.named_by == "!include" else parse_mapping(text, str(path))
+                held = parse_yaml(text) if base.named_by == "!include" else parse_mapping(text, str(path))
             header = None if base.placed else re.match(_PACKAGE, text)
             section = header[1] if header else base.section
             own = self._layers(held, base.group, section) if isinstance(held, dict) else [self._included(held)]

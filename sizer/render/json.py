@@ -1,7 +1,6 @@
 """JSON of a command's answer, versioned; the schemas in this folder describe every command's."""
 
 import json
-from typing import Any
 
 from sizer.documents import Document
 
@@ -10,7 +9,7 @@ SCHEMA_VERSION = 1
 
 
 def render(document: Document, page: object) -> str:
-    answer: Any = document.answer
+    answer = document.answer
     if answer is None:
         answer = {"schema_version": SCHEMA_VERSION, "rows": document.rows()[1]}
     elif hasattr(answer, "to_dict"):

@@ -7,6 +7,7 @@ from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from shapes.frozen import Texts
 from sizer.checking.findings import PricedFinding
 from sizer.documents import Cell, Column, Document, Findings, Part, Table, Text, cost_text, numeric, suggestion_text
 
@@ -33,7 +34,7 @@ def render(document: Document, page: Page) -> str:
     return "\n".join(kept).rstrip("\n") + "\n"
 
 
-def _part(part: Part, page: Page) -> list[str]:
+def _part(part: Part, page: Page) -> Texts:
     """Tables and findings stand apart, texts follow each other."""
     match part:
         case Text(style="page") if page.terminal:
@@ -69,7 +70,7 @@ def _console(page: Page) -> "Console":
     )
 
 
-def _drawn(what: "RenderableType", page: Page) -> list[str]:
+def _drawn(what: "RenderableType", page: Page) -> Texts:
     """The lines that rich makes of it; signs that the output cannot write are as wide as what replaces them."""
     console = _console(page)
     with console.capture() as held:
@@ -78,7 +79,7 @@ def _drawn(what: "RenderableType", page: Page) -> list[str]:
     return [_PADDING.sub(r"\1", line) for line in text.split("\n")[:-1]]
 
 
-def _flowed(part: Text, page: Page, head: str = "", hang: int = 2) -> list[str]:
+def _flowed(part: Text, page: Page, head: str = "", hang: int = 2) -> Texts:
     """A text's pieces, each in its style, after ``head``: on as many lines as a terminal needs, the later indented.
 
     Elsewhere what has no head is one line.
@@ -93,7 +94,7 @@ def _flowed(part: Text, page: Page, head: str = "", hang: int = 2) -> list[str]:
     return _drawn(Said("\n" + " " * hang).join(lines), page)
 
 
-def _table(table: Table, page: Page) -> list[str]:
+def _table(table: Table, page: Page) -> Texts:
     columns, rows = table.seen("text")
     if not rows:
         return []
@@ -113,15 +114,15 @@ def _table(table: Table, page: Page) -> list[str]:
     return ["", *above, *lines, *filter(None, [page.shown(table.left), *below]), ""]
 
 
-def _said(columns: list[Column], rows: list[list[Cell]], page: Page) -> list[list[str]]:
+def _said(columns: list[Column], rows: list[list[Cell]], page: Page) -> list[Texts]:
     return [[page.shown(one.name) for one in columns], *([page.shown(cell.shown) for cell in row] for row in rows)]
 
 
-def _narrowed(columns: list[Column], rows: list[list[Cell]], page: Page) -> list[str]:
+def _narrowed(columns: list[Column], rows: list[list[Cell]], page: Page) -> Texts:
     """Take out what does not fit: the largest priority first; texts are folded then, and the last column goes."""
     from rich.cells import cell_len
 
-    left_out: list[str] = []
+    left_out: Texts = []
     while len(columns) > 1:
         sizes = (max(map(cell_len, said)) for said in zip(*_said(columns, rows, page), strict=True))
         whole = any(one.drop for one in columns)
@@ -137,7 +138,7 @@ def _narrowed(columns: list[Column], rows: list[list[Cell]], page: Page) -> list
     return left_out
 
 
-def _grid(said: list[list[str]], numbers: list[bool]) -> "RenderableType":
+def _grid(said: list[Texts], numbers: list[bool]) -> "RenderableType":
     from rich import box
     from rich.table import Table as Grid
 
@@ -170,7 +171,7 @@ def _cost(finding: PricedFinding, step_s: float | None) -> str:
     return "  price unknown" * (finding.violated and not said)
 
 
-def _excerpt(finding: PricedFinding, path: str, page: Page) -> list[str]:
+def _excerpt(finding: PricedFinding, path: str, page: Page) -> Texts:
     """The place, and the file's line with the key marked in it; nothing where no key of the file is to blame."""
     from rich.text import Text as Said
 

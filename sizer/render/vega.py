@@ -40,7 +40,7 @@ def spec(chart: Chart) -> Values:
 
 def _layer(layer: Layer, chart: Chart, colours: Words, shapes: Words) -> Values:
     keys = {key for row in layer.rows for key in row}
-    encoding: Values = {"x": _position("x", chart.x), "y": _position("y", chart.y)}
+    encoding = {"x": _position("x", chart.x), "y": _position("y", chart.y)}
     for key, found in ASSETS["channels"].items():
         encoding |= found if key in keys else {}
     if "group" in keys:

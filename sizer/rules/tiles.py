@@ -10,17 +10,7 @@ from shapes.frozen import replace
 from shapes.memory import divisors
 from shapes.operators.types import Attention, Gemm, Operator, Product
 
-from .base import (
-    Answer,
-    Context,
-    Finding,
-    Suggestions,
-    larger_microbatch,
-    nearest_first,
-    neighbours,
-    rule,
-    suggest,
-)
+from .base import Answer, Context, Finding, Suggestions, larger_microbatch, nearest_first, neighbours, rule, suggest
 
 LARGEST_WASTE = 0.05
 #: Operators below this share of the step are not worth a line, of tiles and of waves.
@@ -303,6 +293,5 @@ def decode_tiles(context: Context) -> Answer:
     if rows >= (1 - LARGEST_WASTE) * filled:
         return ()
     return Finding(
-        "b",
-        f"{rows} rows in tiles of {tile} keep {rows / filled:.0%} of what is computed: {filled} cost the same",
+        "b", f"{rows} rows in tiles of {tile} keep {rows / filled:.0%} of what is computed: {filled} cost the same"
     )

@@ -425,8 +425,7 @@ def needless_recomputation(context: Context) -> Answer:
     if done == "none":
         return "nothing is recomputed"
     changes = suggest(
-        "checkpointing",
-        (one for one in ("none", "selective") if one != done and context.holds({"checkpointing": one})),
+        "checkpointing", (one for one in ("none", "selective") if one != done and context.holds({"checkpointing": one}))
     )
     return [Finding("checkpointing", "runs forward again what memory would hold", changes)] * bool(changes)
 

@@ -125,14 +125,7 @@ def _gain_text(first: Ranked, baseline: Ranked, aligned: Ranked | None, than: st
 
 
 def verdict(
-    what: str,
-    baseline: Ranked,
-    best: Ranking,
-    fixes: Names,
-    aligned: Ranked | None,
-    keep_it: str,
-    *,
-    launches: bool,
+    what: str, baseline: Ranked, best: Ranking, fixes: Names, aligned: Ranked | None, keep_it: str, *, launches: bool
 ) -> tuple[bool, str]:
     """Whether to keep the baseline, and which candidate to take.
 

@@ -18,7 +18,7 @@ from shapes.columns import Array, IntegerTable
 from shapes.device import Device
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Ints, Named, Names, Sizes, Values, frozen, replace, without
+from shapes.frozen import Function, Ints, Named, Names, Sizes, Values, frozen, replace, without
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.model.resize import dimensions, resize
 from shapes.operators import layer_operators
@@ -444,7 +444,7 @@ EQUAL = 0.001
 
 #: Name of an objective -> its weight, a positive factor on a candidate's seconds; the candidate with the least product
 #: is the best. It is a function of one candidate, or of many as arrays: the timed FLOPs, layers and parameters.
-OBJECTIVES: Mapping[str, Callable[[Any], Any]] = {
+OBJECTIVES: Mapping[str, Function] = {
     "step-time": lambda one: 1.0,
     "layer-time": lambda one: 1 / one.layers,
     "time-per-parameter": lambda one: 1 / one.parameters,

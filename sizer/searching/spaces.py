@@ -15,7 +15,7 @@ from shapes.columns import Array, IntegerTable, rows_by
 from shapes.device import Device
 from shapes.dtypes import next_multiple
 from shapes.errors import one_of, refuse
-from shapes.frozen import Ints, Named, Pair, Sizes, replace
+from shapes.frozen import Function, Ints, Named, Pair, Sizes, replace
 from shapes.model import (
     AttentionShape,
     Block,
@@ -261,7 +261,7 @@ def _mixtures(request: Request, target: float) -> Candidates:
         widths = np.rint(mlp.width * hidden / model.hidden / step).astype(np.int64)
         around = Candidates({**around.columns, "d_ff": np.maximum(step, widths * step)})
     of, layers = _stepped(np.maximum(1, np.ceil(hidden / high)), hidden / low, 1)
-    fixed: Candidates = Candidates({**around[of].columns, "layers": layers})[layers % request.workload.p == 0]
+    fixed = Candidates({**around[of].columns, "layers": layers})[layers % request.workload.p == 0]
     return mixtures_around(request, target, fixed, coarse) if len(fixed) else Candidates({})
 
 
@@ -450,7 +450,7 @@ def _head(model: ModelShape, workload: Workload) -> Iterator[Operator]:
 #: ``--what`` -> who makes the space.
 SPACES: Mapping[str, Callable[[Request], Space]] = {one.__name__: one for one in (swiglu, experts, heads, vocab, model)}
 #: The part of a model that each space varies, and whether a model has it.
-NEEDS: Mapping[str, tuple[str, Callable[[ModelShape], object]]] = {
+NEEDS: Mapping[str, tuple[str, Function]] = {
     "swiglu": ("a dense MLP", attrgetter("dense_mlp")),
     "experts": ("a mixture of experts", attrgetter("moe")),
     "heads": ("keys and values of heads", lambda model: isinstance(model.attention, AttentionShape)),

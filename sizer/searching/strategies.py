@@ -297,7 +297,7 @@ class PairedSamples:
         Placed by runs alone: placed by others, all would sink as the anchor goes round.
         """
         kept = self._paired.keys() - {0} and self._anchor not in self.failed
-        been: dict[int, float] = {}
+        been = {}
         best = self._anchor if kept else self.best
         while True:
             if best != self._anchor:

@@ -205,7 +205,7 @@ def _range(place: Place | None) -> types.Range:
 
 
 #: What an editor asks of a place -> what answers, and what names the place.
-ASKED: tuple[tuple[str, Callable[..., Any], str], ...] = (
+ASKED = (
     (types.TEXT_DOCUMENT_HOVER, hover, "position"),
     (types.TEXT_DOCUMENT_COMPLETION, completions, "position"),
     (types.TEXT_DOCUMENT_CODE_ACTION, actions, "range"),

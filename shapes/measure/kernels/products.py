@@ -79,7 +79,7 @@ def _call(operator: Gemm, kernel: str, a: Any, b: Any, c: Any) -> Call:
         return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=c.dtype, use_fast_accum=fast, out=c)
     if operator.dtype == "int8":
         return lambda: torch._int_mm(a, b, out=c)
-    product: Any = torch.bmm if a.dim() == 3 else torch.mm
+    product = torch.bmm if a.dim() == 3 else torch.mm
     return in_precision(operator.dtype, lambda: product(a, b, out=c))
 
 
@@ -90,9 +90,7 @@ def _check(operator: Gemm, kernel: str, a: Any, b: Any, c: Any) -> float:
     if bool((c.isnan() if c.dtype.is_floating_point else c == -(2**31)).any()):
         return float("nan")
     # Evenly spread whole numbers; in fp64, since fp32 cannot count beyond 16 million rows, and so made on the host.
-    rows: Any = (
-        torch.linspace(0, operator.m - 1, min(operator.m, CHECKED_ROWS), dtype=torch.float64).long().to(a.device)
-    )
+    rows = torch.linspace(0, operator.m - 1, min(operator.m, CHECKED_ROWS), dtype=torch.float64).long().to(a.device)
     # One step wider than the kernel; on a device without fp64 units this is 32 rows only.
     wide = torch.float32 if operator.dtype in ("bf16", "fp16", "fp8") else torch.float64
     # index_select is not written for fp8: bytes are picked instead.

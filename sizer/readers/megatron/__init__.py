@@ -321,7 +321,7 @@ KEYS: dict[str, Names] = _TABLE["dimensions"]
 
 def read(config: Config, where: str) -> Reading:
     """Absent keys take Megatron's defaults: ffn 4h, or 64 floor(8h/3/64) with swiglu; MHA; tied embeddings."""
-    unknown: Mapping[str, str] = config.get("_unknown", {})
+    unknown = config.get("_unknown", {})
     # In a script a flag has no value: what follows it is something else.
     fields = Fields(config, present=frozenset(unknown if "_program" in config else ()))
     fields.ignore(*SETTINGS * ("_deepspeed" in config))

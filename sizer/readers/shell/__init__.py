@@ -103,7 +103,7 @@ class _Follower:
         They run where what is around them does and ``live`` says so.
         """
         outer, self.live = self.live, self.live and live
-        status: bool | None = None
+        status = None
         join = ""
         while self._more and (word := self._plain()) not in _ENDS:
             if word in _BETWEEN:
