@@ -17,6 +17,7 @@ from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.workload import Workload
 from sizer.answers.mfu import (
     FlopCount,
+    MfuAnswer,
     counts,
     mfu,
     operator_count,
@@ -376,6 +377,126 @@ def test_a_trace_is_compared_with_the_predicted_parts(tmp_path: Path) -> None:
     }
     assert rows["products"][:2] == ["400", "ms"]
     assert set(rows) >= {"products", "attention", "elementwise", "optimizer", "communication", "idle"}
+    listed = said.output.partition("By operator")[2]
+    assert "layers.*.mlp.gate_proj forward, layers.*.mlp.up_proj forward" in listed
+    assert "unsized products (record_shapes=True tells which)" in listed
+
+
+def of_operator(name: str, dims: list[list[int]], transposed: tuple[bool, bool], dur: float) -> list[dict[str, Any]]:
+    """torch's record of a product (record_shapes=True), with the kernel that its External id names."""
+    number = hash((name, str(dims), transposed)) % 10**6
+    strides = [[1, rows] if turned else [columns, 1] for (rows, columns), turned in zip(dims, transposed, strict=True)]
+    said = {"External id": number, "Input Dims": dims, "Input Strides": strides}
+    said["Input type"] = ["c10::BFloat16"] * len(dims)
+    record = {"ph": "X", "cat": "cpu_op", "name": name, "ts": 0.0, "dur": 1.0, "args": said}
+    kernel = {
+        "ph": "X",
+        "cat": "kernel",
+        "name": "nvjet_tst_TNT",
+        "ts": 40.0,
+        "dur": dur,
+        "args": {"External id": number},
+    }
+    return [record, kernel]
+
+
+def by_names(answer: MfuAnswer) -> dict[str, list[Any]]:
+    """Seconds measured and predicted of each row of operators, as JSON has them."""
+    rows = answer.to_dict()["explanation"]["operators"]
+    return {row["operators"]: [row["measured_seconds"], row["predicted_seconds"]] for row in rows}
+
+
+LAYOUT: dict[str, Any] = {"gpus": 8, "global_batch": 8, "b": 1, "s": 8192, "zero": 3, "d": 8, "explain": True}
+
+
+def test_a_traces_kernels_are_compared_by_operator() -> None:
+    """Products by sizes and layout, where the trace has shapes; everything else by words of its kernels."""
+    text = json.loads(trace([*KERNELS[1:], (90.0, 4.0, "void silu_kernel")], 1))
+    tokens, hidden, width = 8192, 4096, 14336
+    text["traceEvents"] += of_operator("aten::mm", [[tokens, hidden], [hidden, width]], (False, True), 7.0)
+    text["traceEvents"] += of_operator("aten::mm", [[tokens, width], [width, hidden]], (False, False), 9.0)
+    text["traceEvents"] += of_operator("aten::mm", [[width, tokens], [tokens, hidden]], (True, False), 8.0)
+    text["traceEvents"] += of_operator("aten::mm", [[64, 64], [64, 64]], (False, True), 1.0)
+    config = "tests/data/configs/llama-3.1-8b.json"
+    log = read_step_times(json.dumps(text).replace('"dur": 100.0', '"dur": 1e6'))
+    answer = sizer.mfu(config, step_time=log, stack="pytorch-fsdp2-eager", **LAYOUT)
+    rows = by_names(answer)
+    gate, up = "layers.*.mlp.gate_proj", "layers.*.mlp.up_proj"
+    for phase, measured in (("forward", 7e-6), ("dgrad", 9e-6), ("wgrad", 8e-6)):
+        assert rows[f"{gate} {phase}, {up} {phase}"][0] == pytest.approx(measured)
+    assert rows["attention, forward"][0] == pytest.approx(20e-6)
+    assert rows["all_gather"][0] == pytest.approx(30e-6)  # all of it, also what hides
+    assert rows["activation"][0] == pytest.approx(4e-6)
+    assert rows["64 x 64 x 64 x 1 tn"] == [pytest.approx(1e-6), None]  # of no operator
+    assert rows["lm_head forward"][0] is None  # not in the trace: not known, and not 0
+    assert all(one is None or one > 0 for times in rows.values() for one in times)
+
+
+def test_operators_are_predicted_as_the_stack_runs_them_over_a_whole_step() -> None:
+    """Products add up to the step's part, of every microbatch; a reduction runs once a step."""
+    log = read_step_times(trace(KERNELS, 1).replace('"dur": 100.0', '"dur": 1e7'))
+    config = "tests/data/configs/llama-3.1-8b.json"
+    layout = {**LAYOUT, "global_batch": 32, "zero": 1}
+    answer = sizer.mfu(config, step_time=log, stack="megatron-core-te", **layout)
+    found = answer.explanation
+    assert found is not None
+    rows = by_names(answer)
+    products = sum(
+        times[1] for name, times in rows.items() if name.endswith(("forward", "dgrad", "wgrad")) and "." in name
+    )
+    products += sum(rows[f"lm_head {phase}"][1] for phase in ("forward", "dgrad", "wgrad"))
+    assert products == pytest.approx(found.predicted.parts["products"])
+    attention = rows["attention, forward"][1] + rows["attention, backward"][1]
+    assert attention == pytest.approx(found.predicted.parts["attention"])
+    assert rows["optimizer"][1] == pytest.approx(found.predicted.parts["optimizer"])
+    once = sizer.mfu(config, step_time=log, stack="megatron-core-te", **{**layout, "global_batch": 8})
+    reduced = by_names(once)["reduce_scatter"][1]
+    assert rows["reduce_scatter"][1] == pytest.approx(reduced)
+    # A trace without shapes says how to have them, in one row.
+    assert rows["unsized products (record_shapes=True tells which)"] == [pytest.approx(40e-6), None]
+
+
+@pytest.mark.slow
+def test_torchs_own_trace_of_a_training_step_names_every_product_that_is_predicted(tmp_path: Path) -> None:
+    """Forward, dgrad and wgrad of transformers' Llama: what torch records is what the formula lists."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=64,
+        intermediate_size=160,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=256,
+        max_position_embeddings=64,
+    )
+    model, path = transformers.LlamaForCausalLM(config), tmp_path / "trace.json"
+    tokens = torch.randint(0, 256, (2, 32))
+    with torch.profiler.profile(
+        record_shapes=True,
+        schedule=torch.profiler.schedule(wait=0, warmup=1, active=1, repeat=1),
+        on_trace_ready=lambda one: one.export_chrome_trace(str(path)),
+    ) as profiler:
+        for _ in range(2):
+            model(input_ids=tokens, labels=tokens).loss.backward()
+            profiler.step()
+    written = json.loads(path.read_text())
+    # No device ran them here: each operator is its own kernel.
+    written["traceEvents"] += [
+        {**one, "cat": "kernel", "args": {"External id": one["args"]["External id"]}}
+        for one in written["traceEvents"]
+        if one.get("cat") == "cpu_op"
+    ]
+    run: dict[str, Any] = {"gpus": 1, "global_batch": 2, "b": 2, "s": 32, "dtype": "fp32", "device": "a100-sxm-80"}
+    log = read_step_times(json.dumps(written))
+    rows = by_names(mfu(config.to_dict(), step_time=log, explain=True, stack="transformers-eager", **run))
+    products = {name: times for name, times in rows.items() if name.endswith(("forward", "dgrad", "wgrad"))}
+    of = {one for name in products for one in name.split(", ") if "attention, " not in name}
+    listed = {
+        f"{one.name} {one.phase}" for one in sizer.ops(config.to_dict(), **run).operators if hasattr(one, "layout")
+    }
+    assert of >= listed
+    assert [name for name, times in products.items() if None in times] == []
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ MFU counts the FLOPs a forward and backward need, HFU those that were run, recom
 import json
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from csv import DictReader
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from operator import mul
 from statistics import median
@@ -20,12 +20,13 @@ import numpy as np
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import DAMAGED, InputError, positive_int, refuse
-from shapes.frozen import Floats, Function, Named, Names, Numbers, Words, frozen, replace
+from shapes.frozen import Floats, Function, Named, Names, Numbers, Values, frozen, replace
 from shapes.keywords import WorkloadKeywords
 from shapes.model import ModelShape
 from shapes.operators import operators
-from shapes.operators.types import needed_flops
+from shapes.operators.types import Collective, Product, needed_flops
 from shapes.step import Pricer, StepCost
+from shapes.step.seconds import class_of, factor
 from shapes.step.stack import SoftwareStack
 from shapes.toml_table import check_bounds, table_of
 from shapes.workload import Workload, check_batch, workload_fields
@@ -154,12 +155,14 @@ def utilization(count: FlopCount, step_s: float, gpus: int, device: Device, dtyp
 class StepTimes:
     """Step times read from a log, in seconds.
 
-    ``unread``: lines that hold none. ``kernels``: a step's by part, where a profiler's trace was read.
+    ``unread``: lines that hold none. ``kernels``: a step's by part, where a profiler's trace was read; ``works``: by
+    what they ran, a product's m, n, k, batch and layout, or the words of kernels.toml.
     """
 
     seconds: Floats
     unread: int
     kernels: Numbers | None = None
+    works: Numbers | None = None
 
     @property
     def steps(self) -> int:
@@ -215,12 +218,17 @@ _LINES = table_of(__file__, "step_times.toml")
 #: Patterns of lines with a step's time, each with the factor that makes seconds of its number (0: a rate).
 _PATTERNS = [(re.compile(pattern.replace("N", _NUMBER)), unit) for pattern, unit in _LINES["patterns"]]
 _STAMPED = re.compile(_LINES["stamped"])
-#: Part of a step -> expressions for the names of its kernels; the first that is found in a name decides.
-_PARTS: Words = table_of(__file__, "kernels.toml")["parts"]
+#: Part of a step, and what is run -> expressions for the names of its kernels; the first that is found decides.
+_KERNELS = table_of(__file__, "kernels.toml")
 
 
-#: A kernel's start and end, in microseconds, and its part of a step.
-Span = tuple[float, float, str]
+#: A kernel's start and end, in microseconds, its part of a step, and its name.
+Span = tuple[float, float, str, str]
+
+
+@cache
+def _first(kind: str, name: str) -> str:
+    return str(next(key for key, known in _KERNELS[kind].items() if re.search(known, name)))
 
 
 def _read_trace(text: str, where: str) -> StepTimes:
@@ -229,22 +237,30 @@ def _read_trace(text: str, where: str) -> StepTimes:
     Where none are marked, as in nsys' CSV: those from one update's end to the next's. "communication": while nothing
     else runs; "idle": while no kernel does.
     """
+    # With all that measures: a log of step times needs none of it.
+    from shapes.measure.others import traced_products
+
+    works = defaultdict[str, float](float)
     try:
         spans = sorted(_spans(text))
+        for sizes in traced_products(text) if '"traceEvents"' in text else ():
+            works["{m} x {n} x {k} x {batch} {layout}".format_map(sizes)] += sizes["us"]
     except DAMAGED:
         raise InputError("expected a trace of torch.profiler, or nsys' cuda_gpu_trace", where=where) from None
-    steps = [(start, stop) for start, stop, part in spans if not part]
+    steps = [span[:2] for span in spans if not span[2]]
     ran = [one for one in spans if one[2]]
     if not steps and (steps := _between_updates(ran)):
         ran = [one for one in ran if steps[0][0] <= one[0] < steps[-1][1]]
     refuse(not (ran and steps), "expected kernels and steps: ProfilerActivity.CUDA, profiler.step()", where=where)
-    found, busy = dict.fromkeys(_PARTS, 0.0), _covered(ran)
-    for start, stop, part in ran:
+    found, busy, sized = dict.fromkeys(_KERNELS["parts"], 0.0), _covered(ran), bool(works)
+    for start, stop, part, name in ran:
         found[part] += stop - start
+        works[_first("runs", f"{part} {name}")] += (stop - start) * (part != "products" or not sized)
     found["communication"] = busy - _covered(one for one in ran if one[2] != "communication")
     found["idle"] = max(0.0, steps[-1][1] - steps[0][0] - busy)
     times = tuple((stop - start) / 1e6 for start, stop in steps)
-    return StepTimes(times, 0, {part: time / 1e6 / len(times) for part, time in found.items()})
+    each: Any = ({of: time / 1e6 / len(times) for of, time in all.items()} for all in (found, works))
+    return StepTimes(times, 0, *each)
 
 
 def _between_updates(ran: list[Span]) -> list[tuple[float, float]]:
@@ -256,7 +272,7 @@ def _between_updates(ran: list[Span]) -> list[tuple[float, float]]:
 def _covered(spans: Iterable[Span]) -> float:
     """Microseconds in which one of ``spans``, in order, runs."""
     covered = end = 0.0
-    for start, stop, _ in spans:
+    for start, stop, *_ in spans:
         covered += max(0.0, stop - max(start, end))
         end = max(end, stop)
     return covered
@@ -280,13 +296,13 @@ def _spans(text: str) -> Iterator[Span]:
     for category, name, *times in listed:
         part = ""
         if category.startswith(("kernel", "gpu_mem")):
-            part = next(part for part, known in _PARTS.items() if re.search(known, name))
+            part = _first("parts", name)
         elif category != "user_annotation" or not name.startswith("ProfilerStep#"):
             continue
         start, took = map(float, times)
         if took < 0 or not math.isfinite(start + took):
             raise ValueError(took)
-        yield start, start + took, part
+        yield start, start + took, part, name
 
 
 def _step_time(line: str) -> float:
@@ -331,7 +347,7 @@ def mfu(
     else:
         own, notes = Workload(**run), ()
         found = (parameters_count(params, own),)
-    explanation = explain_step(subject, target, step_s) if explain else None
+    explanation = explain_step(subject, target, step_s, log) if explain else None
     rows = tuple(utilization(count, step_s, gpus, target, own.dtype) for count in found)
     # Causal where there is one: with nothing in it that a kernel may skip.
     least = (rows[1:2] or rows)[0]
@@ -377,7 +393,7 @@ class Explanation:
     """A measured step compared with the predicted one, whose ``parts`` add up; the largest of ``causes`` first.
 
     Only causes that lead from the prediction towards the measurement are listed. ``row``: the run as a row of the
-    scoreboard's table (reports/bench/scoreboard.py), by column.
+    scoreboard's table (reports/bench/scoreboard.py), by column. ``operators``: `by_operator` of a trace.
     """
 
     measured_s: float
@@ -386,6 +402,7 @@ class Explanation:
     accumulation: int
     causes: tuple[LikelyCause, ...]
     row: Named
+    operators: tuple[Values, ...]
 
     @property
     def unexplained_s(self) -> float:
@@ -397,8 +414,8 @@ class Explanation:
         return self.predicted.low <= self.measured_s <= self.predicted.high
 
 
-def explain_step(subject: Subject, device: Device, measured_s: float) -> Explanation:
-    """Explain a measured global step of ``subject`` (``measured_s`` seconds), as far as predictions can tell.
+def explain_step(subject: Subject, device: Device, measured_s: float, log: StepTimes | None = None) -> Explanation:
+    """Explain a measured global step of ``subject`` (``measured_s`` seconds; a ``log``'s), as predictions can tell.
 
     InputError if devices and global batch do not agree with the layout: another step would be explained.
     """
@@ -420,7 +437,36 @@ def explain_step(subject: Subject, device: Device, measured_s: float) -> Explana
     row = {name: getattr(subject.workload, key) for name, key in table_of(__file__, "causes.toml")["row"].items()}
     config = json.dumps(subject.reading.config if subject.reading else {}, default=str)
     row |= {"id": subject.where, "stack": run.stack.name, "gpu": device.name, "config": config, "step_s": measured_s}
-    return Explanation(measured_s, cost, subject.stack.name, subject.workload.accumulation, tuple(causes), row)
+    times = by_operator(log.works, subject, device) if log and log.works else ()
+    return Explanation(measured_s, cost, subject.stack.name, subject.workload.accumulation, tuple(causes), row, times)
+
+
+def by_operator(works: Numbers, subject: Subject, device: Device) -> tuple[Values, ...]:
+    """Seconds a step of a trace's ``works``, and of operators as the stack runs each alone; the longest first.
+
+    Equal products share a row, and all of one kind that are no products. None: not in the trace, or not predicted.
+    """
+    stack = subject.stack
+    named, predicted = defaultdict[str, set[str]](set), Counter[Any]()
+    for one, cost in Pricer(device).step(subject.operators).priced:
+        key = _first("runs", f"{one.kind} {one.phase} {getattr(one, 'what', '')}")
+        if isinstance(one, Product):
+            key = f"{one.m} x {one.n} x {one.k} x {one.batch} {one.layout}"
+            named[key].add(f"{one.name} {one.phase}")
+        updates = one.phase == "optimizer"
+        once = updates or (one.name.startswith("data_parallel") and not subject.workload.regathers)
+        computes = not isinstance(one, Collective)
+        times = stack.optimizer if updates else factor(class_of(one), stack, device) if computes else 1.0
+        runs = one.count * (1 if once else subject.workload.accumulation)
+        predicted[key] += runs * times * cost.seconds  # type: ignore[assignment]
+    return tuple(
+        {
+            "operators": ", ".join(sorted(named[key])) or key,
+            "measured_seconds": works.get(key),
+            "predicted_seconds": predicted.get(key),
+        }
+        for key, _ in (Counter(works) + predicted).most_common()
+    )
 
 
 def _priced(subject: Subject, run: Run) -> StepCost:

@@ -73,6 +73,7 @@ def _explained(found: Explanation, times: StepTimes | None) -> Iterator[Part]:
             own[part if part in own else "communication" if sent else "idle"] += time
         compared = [(part, time, own[part]) for part, time in times.kernels.items()]
         yield Table(columns("mfu profile"), compared, "The trace's kernels (communication: while nothing else runs)")
+        yield Table(columns("mfu operators"), found.operators, "By operator, as each runs alone (equal ones together)")
     yield Text(
         "the measurement lies in the interval: nothing needs explaining; what could still differ:"
         if found.expected
