@@ -356,7 +356,7 @@ def low_precision_shards(context: Context) -> Answer:
     and shared experts too, and in training the tokens. A quantised release is judged in the formats that it is kept
     in (groups of 128 of AWQ and GPTQ too), unless a recipe is given. Where a block is cut some engines refuse the
     model, some pad the shard with zeros and compute on them, some take finer scales or leave the matrix in 16 bits:
-    `sizer deploy` says which. Where all that are known pad (a release's experts in MXFP4) it is a note, at their width.
+    `sizer deploy` says which. Where all that are known pad (a release's experts in MXFP4) it is told at their width.
     What every kernel of the recipe refuses is an error. The latent projection of MLA
     ends in a partial block of its own (DeepSeek-V3's 512 + 64), which every engine takes.
 
@@ -415,8 +415,7 @@ def _cut_features(context: Context) -> Iterator[Finding]:
             f"{side.matrix}: {side.share} is no multiple of {step} ({kept.title if kept else ''}): "
             f"{otherwise}; padded to {padded} it is {padded / side.features - 1:.1%} more",
             changes,
-            violated=not pads,
-            noted=True,
+            violated=True,
             error=otherwise == REFUSED,
             value=context.dimensions.get(dimension, side.whole),
         )
