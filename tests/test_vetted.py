@@ -249,6 +249,17 @@ def test_no_change_is_offered_that_cannot_fit_where_what_runs_now_may() -> None:
     assert [one.change for one in copied.suggestions] == [{"tp": 4, "microbatch": 2, "dp": 16}]
 
 
+def test_layers_that_run_again_on_more_stages_are_no_more_than_those_hold() -> None:
+    # Twelve of 48 layers were offered with eight stages of six, which is refused.
+    asked: dict[str, Any] = {"b": 4, "s": 2048, "gpus": 64, "global_batch": 512, "zero": 1, "e": 8}
+    report = sizer.check("LGAI-EXAONE/K-EXAONE-236B", device="h20", **asked)
+    (full,) = [one for one in report.findings if "SZ121" in one.codes]
+    assert any("pp" in one.change for one in full.suggestions)
+    for one in full.suggestions:
+        then = sizer.check("LGAI-EXAONE/K-EXAONE-236B", device="h20", **{**asked, **workload_fields(dict(one.change))})
+        assert "SZ121" not in {code for each in then.findings if each.severity == "error" for code in each.codes}
+
+
 def test_a_suggestion_has_its_own_price_where_its_finding_is_worth_less() -> None:
     asked: dict[str, Any] = {"gpus": 128, "global_batch": 1024, "b": 1, "s": 4096, "checkpointing": "full"}
     report = sizer.check("mosaicml/mpt-7b", t=16, d=8, **asked)

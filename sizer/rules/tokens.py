@@ -574,9 +574,9 @@ def _ways_out(model: ModelShape, workload: Workload, domain: int) -> Iterator[Ch
     if workload.finetune == "lora":
         yield from ({"finetune": "qlora", **more} for more in ({}, *again))
     # As many sequences as fit, of those that keep a step's tokens.
-    fewer = divisors(workload.b, workload.b - 1)[::-1]
-    yield from ({"b": size, **more} for more in ({}, *stages) for size in fewer)
-    yield from (wider | more for wider in _wider(model, workload, domain) for more in ({}, *again))
+    yield from ({"b": size, **more} for more in ({}, *stages) for size in divisors(workload.b, workload.b - 1)[::-1])
+    # Of more stages, which hold fewer layers than those parts are of, all.
+    yield from (wider | more for wider in _wider(model, workload, domain) for more in ({}, *again[-("p" in wider) :]))
 
 
 def _wider(model: ModelShape, workload: Workload, domain: int) -> Iterator[Change]:
