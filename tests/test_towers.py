@@ -110,8 +110,11 @@ def configured(wrapper: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_a_wrappers_parameters_are_its_classs_tower_and_all(wrapper: str) -> None:
+    _compare_tower(wrapper, configured(wrapper))
+
+
+def _compare_tower(wrapper: str, config: dict[str, Any]) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    config = configured(wrapper)
     with torch.device("meta"):
         built = transformers.AutoModelForImageTextToText.from_config(transformers.CONFIG_MAPPING[wrapper](**config))
     reading = read_config(config)
@@ -122,6 +125,21 @@ def test_a_wrappers_parameters_are_its_classs_tower_and_all(wrapper: str) -> Non
     )
     assert reading.model.parameters - replace(reading.model, towers=()).parameters == vision
     assert any("with its vision tower" in note for note in reading.notes)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "key", "value"),
+    [
+        ("llava", "num_channels", 1),
+        ("qwen2_vl", "in_channels", 6),
+        ("internvl", "use_absolute_position_embeddings", False),
+        ("internvl", "use_mean_pooling", False),
+        ("janus", "use_qk_norm", True),
+    ],
+)
+def test_a_tower_with_one_key_of_its_class_turned_counts_as_its_class(wrapper: str, key: str, value: Any) -> None:
+    config = configured(wrapper)
+    _compare_tower(wrapper, config | {"vision_config": config["vision_config"] | {key: value}})
 
 
 @pytest.mark.parametrize(("model_type", "name"), [("colpali", "ColPali"), ("colqwen2", "ColQwen2")])
