@@ -207,10 +207,10 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("vit", VISION | {"qkv_bias": False}),
     ("siglip_vision_model", VISION),
     # Biases of queries, keys and values alone; of the dense layers' MLP; of none although the file asks.
-    ("solar_open", MOE | BIAS),
+    ("solar_open", MOE | BIAS | {"n_routed_experts": 8}),
     ("sarvam_moe", MOE | BIAS | {"n_shared_experts": 1}),
-    ("minicpm3", MLA | {"q_lora_rank": 40, "mlp_bias": True}),
-    ("youtu", MLA | {"q_lora_rank": 40, "mlp_bias": True}),
+    ("minicpm3", MLA | {"q_lora_rank": 40, "mlp_bias": True, "num_experts_per_tok": None}),
+    ("youtu", MLA | {"q_lora_rank": 40, "mlp_bias": True, "num_experts_per_tok": None}),
     ("dots3_note_text", DSA | DOTS | {"num_hidden_layers": 4, "mlp_bias": True}),
     ("cohere_compass_text", SMALL | COMPASS | {"head_dim": 24}),
 ]
