@@ -90,6 +90,7 @@ Optimizer = Literal[
     "adamw-bf16",
     "adamw-fp32",
     "adamw-8bit",
+    "adamw-8bit-trainer",
     "adamw-master",
     "sgd",
     "sgd-momentum",

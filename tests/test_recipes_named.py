@@ -947,6 +947,20 @@ dtype: bf16
     assert any("weights and moments in fp16 alone (dtype)" in one for one in half.notes)
 
 
+@pytest.mark.parametrize("name", ["adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit"])
+def test_transformers_trainer_keeps_an_embeddings_moments_in_fp32(name: str, tmp_path: Path) -> None:
+    """Its trainer.py registers ``optim_bits`` 32 for each nn.Embedding; bitsandbytes by itself does not, nor LoRA."""
+    text = f"model_name_or_path: {QWEN}\nstage: sft\nfinetuning_type: {{}}\noptim: {name}\n"
+    full, lora = (read(tmp_path, text.format(how)) for how in ("full", "lora"))
+    assert [one.workload["optimizer"] for one in (full, lora)] == ["adamw-8bit-trainer", "adamw-8bit"]
+    states = [
+        memory(full.model, Workload(precision="bf16", optimizer=how)).components["optimizer_states"]
+        for how in ("adamw-8bit-trainer", "adamw-8bit")
+    ]
+    embedding = full.model.vocab * full.model.hidden
+    assert states[0] - states[1] == embedding * 6 - embedding // 256 * 8
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -335,7 +335,9 @@ def _state_bytes(tensor: ParameterTensor, kept: Values, moment: int) -> int:
     moments: int = kept.get("moments", 0)
     total: int = n * (moment * (kept.get("hidden_moments", moments) if hidden else moments) + kept.get("bytes", 0))
     if "eight_bit" in kept:
-        return 8 * n if n < EIGHT_BIT_SMALLEST else 2 * n + 2 * 4 * -(-n // EIGHT_BIT_BLOCK)
+        if n < EIGHT_BIT_SMALLEST or tensor.role == kept["eight_bit"]:
+            return 8 * n
+        return 2 * n + 8 * -(-n // EIGHT_BIT_BLOCK)
     if "factored" in kept:
         *lead, rows, columns = (n, 1, 0) if not tensor.is_matrix else tensor.shape
         total += 4 * prod(lead) * (rows + columns)

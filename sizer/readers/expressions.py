@@ -98,21 +98,21 @@ def workload(row: Config, held: Config, fields: Fields) -> tuple[Values, list[st
             own = size is True or "'" in said[key].replace("''", "")
             settled[key] = size if own else positive_int(size, theirs.replace("__", "."))
     for key in row.get("optimizer", ()):
-        settled |= _optimizer(fields, key, momentum=bool(found.get("_momentum")))
+        settled |= _optimizer(fields, key, found.get("_named", {}))
     return settled, notes_of(row, found)
 
 
-def _optimizer(fields: Fields, name: str, *, momentum: bool) -> Values:
+def _optimizer(fields: Fields, name: str, own: Words) -> Values:
     """The workload's ``optimizer`` as ``fields`` say it under ``name`` (its class's own name: ``torch.optim.SGD``).
 
-    Empty where it is the usual one or unknown. ``momentum``: the framework's sgd has a moment. An unknown name leaves
+    Empty where it is the usual one or unknown. ``own``: what the framework has under a name. An unknown name leaves
     the key unread.
     """
     said = str(at(fields.config, name)).rpartition(".")[2]
     known = OPTIMIZER_NAMES.get(said.lower().replace("_", "").removesuffix("fused"))
-    if known is not None:
+    if known:
         fields.ignore(name)
-    known = "sgd-momentum" if known == "sgd" and momentum else known
+        known = own.get(known, known)
     return stated(optimizer=known if known != "adamw" else None)
 
 
