@@ -246,12 +246,14 @@ def of_class(proof: Any, config: Config, where: str) -> Reading:
     model, released, quantised = _released(fields, proof.model)
     beside = sum(one.numel() for one in built.parameters()) - proof.parameters
     whole, notes = with_towers(fields, fields.text("model_type"), model)
-    if not beside or whole.parameters - model.parameters != beside:  # of CLIP's tower none is: it ran
+    named = architecture_of(fields)
+    other = named not in ("", type(built).__name__)
+    if not (beside or other) or whole.parameters - model.parameters != beside:  # of CLIP's tower none is: it ran
         whole = replace(model, extra=(*model.extra, ("not run", beside))) if beside else model
         notes = (
             f"not run: {', '.join(proof.held) or 'a part'}, all alike; {beside:,} parameters, on the last stage",
         ) * bool(beside)
-    if (named := architecture_of(fields)) not in ("", type(built).__name__):
+    if other:
         notes += (f"{named} is not known: read as {type(built).__name__}",)
     inner = getattr(built, "config", config)
     known = fields.asked.union(signature(type(inner).__init__).parameters, getattr(inner, "attribute_map", ()))
