@@ -283,10 +283,10 @@ def refine(measured: "Products", device: Device, dtype: str, seed: int = 0) -> G
     """
     present = replace(gemm_constants(device, dtype)[0], cells=None)
     sizes = BYTES[dtype], max(2, BYTES[dtype])
-    limits = {}
-    for name, (low, high) in bounds(device, dtype).items():
-        now = getattr(present, name)
-        limits[name] = (0.5 * now if 0 < now <= low else low, 2 * now if now >= high else high)
+    limits = {
+        name: (0.5 * now if 0 < (now := getattr(present, name)) <= low else low, 2 * now if now >= high else high)
+        for name, (low, high) in bounds(device, dtype).items()
+    }
     refined = fit_closed_form(measured, present, limits, sizes, starts=1, seed=seed, prior=PRIOR)
     small = present.small
     if not small:

@@ -464,6 +464,27 @@ def test_an_assistant_is_refused_and_not_read_as_its_text_tower(model_type: str)
         read_config({"model_type": model_type, "text_config": {"model_type": "gemma4_text", **SMALL}})
 
 
+@pytest.mark.parametrize("alike", [True, False])
+def test_sizes_of_gemma4s_whole_layers_are_read_layer_by_layer_too(alike: bool) -> None:
+    """transformers 5.15 and later write them so; a 31B of such a file was 0.3 billion parameters too large."""
+    keys = {"global_head_dim": 32, "num_global_key_value_heads": 1}
+    config = {"model_type": "gemma4_text", **SMALL, "head_dim": 16, "num_hidden_layers": 6, "attention_k_eq_v": True}
+    config |= {"layer_types": ["sliding_attention", "full_attention"] * 3}
+    own = {"head_dim": 32, "num_key_value_heads": 1}
+    each = {str(layer): own if alike or layer != 3 else {**own, "head_dim": 64} for layer in (1, 3, 5)}
+    if alike:
+        found = read_config({**config, "per_layer_config": each})
+        assert found.model == read_config({**config, **keys}).model
+        assert found.model != read_config(config).model
+        assert not found.unread
+        config["per_layer_config"] = {"1": 3}
+        with pytest.raises(InputError, match=r"per_layer_config.1 = 3: expected an object"):
+            read_config(config)
+    else:
+        with pytest.raises(InputError, match="expected one head_dim for all"):
+            read_config({**config, "per_layer_config": each})
+
+
 LLAMA_3 = {"model_type": "llama", **SMALL}
 SLIDES, WHOLE = "sliding_attention", "full_attention"
 

@@ -53,7 +53,7 @@ NAME: Check = (
     lambda value: _is_text(value) and 0 < len(value) <= 200 and value.isprintable(),
     "printable text of 1 to 200 characters",
 )
-COUNT: Check = lambda value: _is_number(value) and isinstance(value, int) and 0 <= value <= _LARGEST, "a whole number"
+COUNT: Check = lambda value: type(value) is int and 0 <= value <= _LARGEST, "a whole number"
 NUMBER: Check = _is_number, f"a finite number below {LARGEST:g}"
 TIME: Check = _is_time, f"a positive number of seconds below {LARGEST:g}"
 OBJECT: Check = lambda value: isinstance(value, Mapping), "an object"

@@ -84,9 +84,9 @@ def measure(
         for one in book.found.values():
             keep(one)
         waiting = ordered([job for key, job in wanted.items() if key not in book.found], settings.seed)
-        samples = {} if fresh else kept.unfinished([job.key for job in waiting], environment)
-        begun = executor.run(waiting, settings, deadline=deadline, unfinished=samples) if waiting else ()
-        for heard in () if REQUESTS else begun:
+        taken = {} if fresh else kept.unfinished([job.key for job in waiting], environment)
+        begun = executor.run(waiting, settings, deadline=deadline, unfinished=taken) if waiting and not REQUESTS else ()
+        for heard in begun:
             if isinstance(heard, Measurement):
                 one = replace(heard, environment=replace(heard.environment, load=settings.load))
                 book.hear(one)
@@ -163,9 +163,9 @@ def _stored(
     store: Store, environment: Environment, settings: Settings, wanted: Iterable[str]
 ) -> dict[str, Measurement]:
     """Those that the store knows well enough: a looser measurement than the precision now asked for is made again."""
-    found = {}
-    for key in wanted:
-        one = store.find(key, environment)
-        if one and not (one.stop == "precision" and (one.half_width or 0.0) > settings.precision):
-            found[key] = one
-    return found
+    return {
+        key: one
+        for key in wanted
+        if (one := store.find(key, environment))
+        and not (one.stop == "precision" and (one.half_width or 0.0) > settings.precision)
+    }

@@ -242,6 +242,14 @@ def chosen_or_sliding(fields: Fields, indexer: Indexer, **near: int) -> Core:
     return of
 
 
+def of_listed_layers(fields: Fields, key: str) -> int | None:
+    """A size of the layers that attend to everything: as transformers 5.15 and later write it, by layer."""
+    each = fields.nested("per_layer_config")
+    found, *others = {each.nested(one).optional(key) for one in each.config} or {None}
+    fields.refuse(others, f"expected one {key} for all", "per_layer_config")
+    return found
+
+
 def blocks_of_keys(fields: Fields, indexer: Indexer) -> Core:
     """MiniMax-M3: an indexer's heads choose blocks of keys, one head for each key/value head, in the layers listed."""
     inside = fields.nested("sparse_attention_config")

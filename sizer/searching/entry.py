@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, one_of, positive_int, refuse
-from shapes.frozen import Function, Named, Values, replace
+from shapes.frozen import Function, Named, Values, given, replace
 from shapes.keywords import WorkloadKeywords
 from shapes.step.stack import SoftwareStack, load_stack
 from shapes.toml_table import check_bounds
@@ -101,9 +101,9 @@ def search(
     >>> search(h=4096).best.change["d_ff"] % 32
     0
     """
-    rest: Values = {**options}
+    rest = Values(options)
     dimensions = {name: rest.pop(name, None) for name in DIMENSIONS}
-    measuring = {name: value for name in _MEASURING if (value := rest.pop(name, None)) is not None}
+    measuring = given({name: rest.pop(name, None) for name in _MEASURING})
     what = what or ("model" if params is not None else "swiglu")
     one_of(objective, OBJECTIVES, "objective")
     scope: Scope = "product" if rest.pop("gemm_only", False) else ("model" if config is not None else "mlp")
@@ -148,7 +148,7 @@ def search(
 def _asked_workload(asked: Values) -> Values:
     """The workload's fields by their letters; InputError for what a search compares nothing by."""
     tokens = asked.pop("tokens", None)
-    workload, plain = workload_fields(asked), Workload()
+    workload = workload_fields(asked)
     refuse(
         workload.get("phase") == "decode",
         "expected train or prefill: a decode step is priced with it by `--serving microbatch=64,context=8k`",
@@ -158,9 +158,8 @@ def _asked_workload(asked: Values) -> Values:
     if tokens is not None:
         workload |= sequences(tokens, workload)
     for name in _KEPT:
-        usual = getattr(plain, name)
         refuse(
-            workload.get(name, usual) != usual,
+            name in workload and workload[name] != getattr(Workload(), name),
             "expected none: a search changes dimensions; `sizer plan` prices schedules",
             option_of(name),
         )

@@ -121,12 +121,11 @@ def worth_it(breaking: Ranking, passing: Ranking) -> Ranking:
     """Those that break a rule and are worth it, the best first, saying why."""
     if not passing:
         return [replace(one, why="nothing that was tried keeps the rules") for one in breaking]
-    worth = []
-    for one in breaking:
-        ratio = one.gain / passing[0].gain
-        if ratio - 1 > (one.gain_high - one.gain_low) / 2 / one.gain:
-            worth.append(replace(one, why=f"{ratio - 1:.1%} better than any that keeps the rules"))
-    return worth
+    return [
+        replace(one, why=f"{ahead:.1%} better than any that keeps the rules")
+        for one in breaking
+        if (ahead := one.gain / passing[0].gain - 1) > (one.gain_high - one.gain_low) / 2 / one.gain
+    ]
 
 
 def _distinct(changes: Iterable[Sizes]) -> Iterator[int]:
@@ -334,8 +333,8 @@ NARROW, LEAST_OF_PENALTY = 8, 0.2
 def rank(row: Sequence[TimedCandidate], objective: str) -> Ranking:
     """Every candidate against the baseline (the first)."""
     base, weight, ranked = row[0], OBJECTIVES[objective], []
-    for index, first in enumerate(row):
-        low, high = _ratio_bounds(base, first) if index else (1.0, 1.0)
+    for first in row:
+        low, high = (1.0, 1.0) if first is base else _ratio_bounds(base, first)
         worth = weight(base) / weight(first)
         speedup = base.timing.seconds / first.timing.seconds
         ranked.append(

@@ -422,7 +422,7 @@ def heads(request: Request) -> Space:
     tried = Candidates.of([one for one in whole if one["head_dim"] != attention.head_dim])
     count = tried.columns.get("heads", np.zeros(0))
     found = tried.where(
-        {"--range": (count >= (limits.low or 1)) & (count <= (limits.high or count.max(initial=1)))}, request.excluded
+        {"--range": (count >= (limits.low or 1)) & (count <= (limits.high or np.inf))}, request.excluded
     )
     return request.space(
         found,

@@ -181,10 +181,9 @@ class PairedSamples:
         order = np.argsort(self.prior[1:], kind="stable") + 1
         most = max(SCOUTED, len(order) // SCOUTED)
         if self._race.classes is not None:
-            firsts = {
-                int(code): int(index) for code, index in zip(self._classes[order[::-1]], order[::-1], strict=True)
-            }
-            return sorted(firsts.values(), key=lambda index: float(self.prior[index]))[:most]
+            last = order[::-1]
+            firsts = dict(zip(self._classes[last].tolist(), last.tolist(), strict=True))
+            return sorted(firsts.values(), key=self.prior.__getitem__)[:most]
         return [int(part[0]) for part in np.array_split(order, min(SCOUTS, most)) if len(part)]
 
     def tell(self, still_open: Sequence[int] | Array) -> None:
@@ -226,7 +225,7 @@ class PairedSamples:
         if renew:
             renew(0)
         self._order.shuffle(others)
-        self._take_baseline(1, alone=True)
+        self._take_baseline(1)
         for index in (0, *others):
             if REQUESTS or self._race.out_of_time():
                 return False
@@ -235,7 +234,8 @@ class PairedSamples:
         self._round_count += 1
         return True
 
-    def _take_baseline(self, count: int, *, alone: bool = False) -> None:
+    def _take_baseline(self, count: int) -> None:
+        """Runs of the baseline, whose level is that of a round's own run, or of the latest."""
         try:
             seconds = self._race.sample(0, count)
         except CannotRunError as failure:
@@ -243,7 +243,7 @@ class PairedSamples:
         runs = np.log(seconds)
         self._deviations.extend(np.abs(runs - (self._level if self.baseline_s else np.median(runs))))
         self.baseline_s.extend(seconds)
-        self._level = float(np.median(np.log(self.baseline_s[-(count if alone else WINDOW) :])))
+        self._level = float(np.median(np.log(self.baseline_s[-(count if self.block else WINDOW) :])))
         self._add(0, seconds)
 
     def _add(self, index: int, seconds: Array) -> None:
