@@ -527,7 +527,7 @@ def _odd(layers: int, p: int) -> bool:
 
 def _schedules(model: ModelShape, split: Workload, node: int, dropped: Counter[str]) -> Iterator[Workload]:
     """Ways to shard over data parallelism, and to interleave a pipeline."""
-    stages = range(4 if split.d > 1 else 1)
+    stages = range(1 + 3 * (split.d > 1))
     if split.p > 1:
         dropped.update(["ZeRO 3 is not run with a pipeline"] * (split.d > 1))
         # A pipeline's trainers shard the optimizer by a switch, which takes less memory and no more time.

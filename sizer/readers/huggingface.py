@@ -434,7 +434,7 @@ def _left_to_the_class(keys: Words, fields: Fields) -> Names:
     names = [keys[one].removeprefix(fields.prefix) for one in _TABLE["sizes_said"] if one in keys]
     # A width of None is computed from the others.
     absent = [f"{one} {fields.defaults[one]}" for one in names if one not in fields.config and fields.defaults.get(one)]
-    return (f"not in the file, the class's own: {', '.join(absent)}",) if absent else ()
+    return (f"not in the file, the class's own: {', '.join(absent)}",) * bool(absent)
 
 
 def _contradicted(outer: Fields, wrapper: str, model_type: str) -> Names:
