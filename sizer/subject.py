@@ -350,9 +350,8 @@ def _instead(problems: Iterable[InputError], runs: Workload) -> Names:
 
 def beyond_positions(reading: Reading, workload: Workload) -> Names:
     """A note if the context (in training, the sequence) is longer than the model's positions."""
-    longest, context = reading.longest or reading.model.max_positions, workload.context or workload.s
-    over = f"the context of {context} is beyond the model's {longest} positions"
-    return (over,) if longest and context > longest else ()
+    most, context = reading.longest or reading.model.max_positions, workload.context or workload.s
+    return (f"the context of {context} is beyond the model's {most} positions",) * bool(most and context > most)
 
 
 def _assumed(reading: Reading, workload: Workload) -> list[str]:
@@ -379,20 +378,24 @@ def as_it_runs(reading: Reading, asked: Named) -> tuple[ModelShape, Names]:
     said = next((f"--{key} {asked[key]}" for key in ("dtype", "recipe") if asked.get(key)), None)
     run = {**reading.workload, **asked}
     trains = run.get("phase", "train") == "train" and run.get("finetune") not in ADAPTED
-    if not model.formats or (said is None and not trains):
+    if not model.formats or not (said or trains):
         return model, ()
     return model.in_formats(lambda _: None), (f"not run as released: {said or 'training keeps weights in 16 bits'}",)
 
 
 def settle_workload(reading: Reading, asked: Named) -> Workload:
     """The workload: ``asked`` first, then the file, then defaults (the model's longest sequence, at most 4096)."""
-    values = _said(reading, asked)
+    values = _with_data_parallelism(_said(reading, asked))
     decodes = values.get("phase") == "decode"
-    both = (decodes or reading.pixels) and {"s", "context" if decodes else "images"} <= asked.keys()
-    refuse(both, f"expected the sequence or {'the context' if decodes else 'its image'}, not both", "s", asked.get("s"))
-    longest = reading.longest or reading.model.max_positions or DEFAULT_SEQUENCE
-    values.setdefault("s", min(DEFAULT_SEQUENCE, longest))
-    values = _with_data_parallelism(values)
+    refuse(
+        (decodes or reading.pixels) and {"s", "context" if decodes else "images"} <= asked.keys(),
+        f"expected the sequence or {'the context' if decodes else 'its image'}, not both",
+        "s",
+        asked.get("s"),
+    )
+    values.setdefault("s", min(DEFAULT_SEQUENCE, reading.longest or reading.model.max_positions or DEFAULT_SEQUENCE))
+    if decodes:  # which has kernels of its own, whatever a file or a module trains with
+        values["attention"] = asked.get("attention", "auto")
     _check_adapters(values)
     refuse(
         asked.get("vpp", 1) != 1 and values.get("p", 1) == 1,
@@ -430,7 +433,7 @@ def _within_positions(reading: Reading, values: Values, *, decodes: bool) -> Wor
     """The workload of these fields. InputError for a sequence longer than the model's positions."""
     longest, s = reading.model.max_positions, values["s"]
     refuse(
-        not decodes and longest is not None and isinstance(s, int) and s > longest,
+        not decodes and longest and isinstance(s, int) and s > longest,
         f"expected at most the model's {longest} positions",
         "s",
         s,
@@ -440,8 +443,12 @@ def _within_positions(reading: Reading, values: Values, *, decodes: bool) -> Wor
     if not (reading.pixels and workload.image_sizes):
         return workload
     number, *sides = workload.image_sizes
-    expected = f"expected one image a sequence, its sides multiples of {reading.pixels} pixels"
-    refuse(number > 1 or any(one % reading.pixels for one in sides), expected, "images", workload.images)
+    refuse(
+        number > 1 or any(one % reading.pixels for one in sides),
+        f"expected one image a sequence, its sides multiples of {reading.pixels} pixels",
+        "images",
+        workload.images,
+    )
     return replace(workload, images=None, s=prod(sides) // reading.pixels**2)
 
 
@@ -469,7 +476,7 @@ def _with_data_parallelism(values: Named) -> Values:
     if "gpus" not in found:
         # Training spreads experts inside data parallelism, which is then at least as wide.
         found["d"] = e if found.get("phase", "train") == "train" or t % e else 1
-    elif gpus % ranks == 0:
+    elif not gpus % ranks:
         found["d"] = gpus // ranks
     return found
 
@@ -490,8 +497,13 @@ def _traced_config(source: object, workload: Named, proof: "Proof | None" = None
         # The same default as for a formula.
         settled = _of_class({"s": min(DEFAULT_SEQUENCE, longest_sequence(plain) or DEFAULT_SEQUENCE), **workload})
         if settled.decode:
-            expected = "expected a model that sizer reads: products of a class have no KV cache to decode from"
-            raise _not_understood(proof.unproven, InputError("")) if proof else InputError(expected, "phase")
+            raise (
+                _not_understood(proof.unproven, InputError(""))
+                if proof
+                else InputError(
+                    "expected a model that sizer reads: products of a class have no KV cache to decode from", "phase"
+                )
+            )
         run = {name: getattr(settled, name) for name in ("b", "s", "decoder_s")}
         built = getattr(proof, "built", None)
         if built and (settled.attention, settled.dtype) == ("auto", "bf16"):  # as a class is proven
@@ -549,19 +561,24 @@ def read_module(module: Any, example_inputs: object, dtype: str | None = None) -
     proof = recognise_module(module, tuple(positional), keywords)
     dtype, notes = _module_dtype(proof.dtype, dtype, where)
     reading = _reading_of(proof, where, {}, InputError("", where=where))
-    again = "its torch.utils.checkpoint is not followed: say what is run again (checkpointing full)"
-    notes += (again,) * PLAIN.ran + ("inputs that layers read as they are have a gradient",) * proof.learns
-    return replace(reading, notes=(*reading.notes, *notes), workload={**ran, "dtype": dtype})
+    notes += (
+        ("its torch.utils.checkpoint is not followed: say what is run again (checkpointing full)",) * PLAIN.ran
+        + ("inputs that layers read as they are have a gradient",) * proof.learns
+        + ("attention runs as products, as in the module (attention sdpa: in a fused kernel)",) * proof.eager
+    )
+    return replace(
+        reading, notes=(*reading.notes, *notes), workload=stated(**ran, dtype=dtype, attention="eager" * proof.eager)
+    )
 
 
 def _module_dtype(runs_in: str, asked: str | None, where: str) -> tuple[str, Names]:
     """The element type in which a module's products run, and notes on it."""
     if asked in (None, runs_in):
         said = "the module is in fp32, whose products ask for less: if it runs under autocast, say so (dtype bf16)"
-        return runs_in, (said,) if runs_in == "fp32" and asked is None else ()
+        return runs_in, (said,) * (runs_in == "fp32" and asked is None)
     refuse(
         runs_in != "fp32" or asked not in AUTOCAST,
-        f"expected {runs_in}, which the module is in" + (", or bf16 or fp16" if runs_in == "fp32" else ""),
+        f"expected {runs_in}, which the module is in" + ", or bf16 or fp16" * (runs_in == "fp32"),
         "dtype",
         asked,
         where=where,
@@ -576,9 +593,8 @@ def _called(example_inputs: object, where: str) -> tuple[Sequence[Any], Named, S
     refuse(example_inputs is None, EXAMPLE, where=where)
     named = example_inputs if isinstance(example_inputs, Mapping) else {}
     listed = example_inputs if isinstance(example_inputs, tuple | list) else (example_inputs,)
-    positional = () if named else listed
     b, s = batch_and_sequence(named.values() or listed)
-    return positional, named, {"b": b, "s": s}
+    return () if named else listed, named, {"b": b, "s": s}
 
 
 def _of_trace(
@@ -628,8 +644,7 @@ def run_on(subject: Subject, device: Device) -> Subject:
     if workload == subject.workload:
         return subject
     # The split that was asked for is run alike, so that what replaces it compares.
-    asked = run(subject.asked) if subject.asked else None
-    return replace(resized_subject(subject, subject.model, workload), asked=asked)
+    return replace(resized_subject(subject, subject.model, workload), asked=subject.asked and run(subject.asked))
 
 
 def routed_on(model: ModelShape, device: Device) -> tuple[ModelShape, Names]:
@@ -641,8 +656,9 @@ def routed_on(model: ModelShape, device: Device) -> tuple[ModelShape, Names]:
         return block if kept else replace(block, mlp=replace(mlp, router_dtype=None))
 
     known = model.each(routed)
-    note = f"routers are priced in the model's own type: {device.name} has no figures for fp32"
-    return known, (note,) * (known != model)
+    return known, (f"routers are priced in the model's own type: {device.name} has no figures for fp32",) * (
+        known != model
+    )
 
 
 def _with_products_of(subject: Subject, model: ModelShape, device: Device) -> Subject:
@@ -665,10 +681,12 @@ def run_by(stack: SoftwareStack, given: Container[str], workload: Workload, devi
     A Megatron stack that is in ``given`` pads the vocabulary (--make-vocab-size-divisible-by).
     """
     kernel = stack.attention_kernel(device.architecture)
-    # Gaudi has a kernel of its own, whatever the stack runs elsewhere.
-    runs = kernel is not None and "attention" not in given and load_kernel(kernel).runs_on(device.architecture)
-    padded = workload.train and "stack" in given and stack.framework == "megatron"
-    run = stated(attention=runs and kernel, compiled=stack.compiles, vocab_rows=padded and MEGATRON_ROWS)
+    run = stated(
+        # Gaudi has a kernel of its own, whatever the stack runs elsewhere.
+        attention=kernel and "attention" not in given and load_kernel(kernel).runs_on(device.architecture) and kernel,
+        compiled=stack.compiles,
+        vocab_rows=workload.train and "stack" in given and stack.framework == "megatron" and MEGATRON_ROWS,
+    )
     return replace(workload, **run)
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sizer
 from shapes.model import AttentionShape
 from shapes.operators import operators
 from shapes.operators.types import Gemm
@@ -493,3 +494,47 @@ def test_a_matrix_that_runs_twice_is_one_and_each_layer_may_embed_the_time() -> 
     assert [one.shared for one in first.before] == [False, False, True]
     assert (stack.hidden, [one.shared for one in second.before]) == (SIZE, [False, False])
     assert dict(first.extra) == dict(second.extra) == {"classes.weight": 10 * SIZE}
+
+
+class Multiplied(Attend):
+    """Attention by products of its own; torch's fused core where ``fused``."""
+
+    def __init__(self, *, fused: bool) -> None:
+        super().__init__()
+        self.fused = fused
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = map(parts, self.qkv(x).chunk(3, -1))
+        if self.fused:
+            return self.o(joined(functional.scaled_dot_product_attention(q, k, v)))
+        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+        return self.o(joined(scores.softmax(-1) @ v))
+
+
+def saved_and_counted(module: nn.Module, ids: Any) -> tuple[int, int, Any]:
+    """Bytes that autograd saves in a forward pass, weights left out; ours of activations, and the attention priced."""
+    weights, kept = {one.untyped_storage().data_ptr() for one in module.parameters()}, dict[int, int]()
+
+    def seen(one: Any) -> Any:
+        storage = one.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return one
+
+    with torch.autograd.graph.saved_tensors_hooks(seen, lambda one: one):
+        out = module(ids)
+    found = sizer.memory(module, example_inputs=ids)  # type: ignore[call-arg]
+    assert out.shape[:2] == ids.shape
+    return sum(kept.values()), found.to_dict()["components"]["activations"], found.workload.attention
+
+
+def test_a_module_that_attends_by_products_saves_its_scores() -> None:
+    """It is priced so as well; a fused core, which its stack would run, saves none."""
+    ids = torch.zeros(1, 512, dtype=torch.long)
+    fused, eager = (
+        saved_and_counted(Text(*(Multiplied(fused=fused) for _ in range(4))), ids) for fused in (True, False)
+    )
+    assert (fused[2], eager[2]) == ("sdpa", "eager")
+    assert eager[0] - fused[0] == eager[1] - fused[1] > 3 * fused[0] / 2
+    asked = read_subject(Text(Multiplied(fused=False)), example_inputs=ids, attention="sdpa")
+    assert asked.workload.attention == "sdpa"

@@ -104,7 +104,8 @@ class Proof:
     ``unproven``: modules that were not understood, the largest share first. ``parameters``: those that ran; ``held``:
     modules with parameters that did not run (towers for images; of layers alike one or two). ``keys``: dimension -> its
     key in the configuration; ``longest``: the longest sequence that it names. ``dtype``: that of most products.
-    ``learns``: as `OfModule`'s. ``built``: the class, to list its products. ``module``: the recognised module.
+    ``learns``: as `OfModule`'s. ``eager``: attention ran as products. ``built``: the class, to list its products.
+    ``module``: the recognised module.
     """
 
     model: ModelShape | None
@@ -115,6 +116,7 @@ class Proof:
     longest: int | None = None
     dtype: str = "bf16"
     learns: bool = False
+    eager: bool = False
     built: Built | None = field(default=None, compare=False)
     module: nn.Module | None = field(default=None, compare=False)
 
@@ -231,7 +233,7 @@ def prove(subject: Provable, cut: Cut | None = None) -> Proof:
         model = _whole(model, cut, held)
         refuse(model.parameters != parameters, f"{model.parameters:,} parameters recognised of {parameters:,}")
     unproven = _unproven(graph, problems, module, stands_for)
-    return Proof(model, unproven, parameters, held, dtype=dtype, learns=reader.learns, module=module)
+    return Proof(model, unproven, parameters, held, dtype=dtype, learns=reader.learns, eager=graph.eager, module=module)
 
 
 def recorded(subject: Provable) -> tuple[Graph, Pair, str]:

@@ -253,8 +253,7 @@ def of_class(proof: Any, config: Config, where: str) -> Reading:
         notes = (
             f"not run: {', '.join(proof.held) or 'a part'}, all alike; {beside:,} parameters, on the last stage",
         ) * bool(beside)
-    if other:
-        notes += (f"{named} is not known: read as {type(built).__name__}",)
+    notes += (f"{named} is not known: read as {type(built).__name__}",) * other
     inner = getattr(built, "config", config)
     known = fields.asked.union(signature(type(inner).__init__).parameters, getattr(inner, "attribute_map", ()))
     return Reading(

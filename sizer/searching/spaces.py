@@ -301,7 +301,7 @@ def _heads(request: Request, hidden: int) -> Iterable[Sizes]:
     if isinstance(attention, AttentionShape):
         # Shards that heads split over: those asked for, else those to READY that the baseline's split over, key/value
         # heads too (which may be copied: a divisor of READY's).
-        whole = attention.kv_heads if READY % attention.kv_heads else READY
+        whole = READY % attention.kv_heads and attention.kv_heads
         ready = 1 if request.limits.tp_ready else gcd(attention.heads, whole, READY)
         return whole_head_counts(request, hidden, _head_dims(attention, request.limits), lcm(request.shards, ready))
     assert attention
