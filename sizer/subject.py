@@ -394,8 +394,8 @@ def settle_workload(reading: Reading, asked: Named) -> Workload:
         asked.get("s"),
     )
     values.setdefault("s", min(DEFAULT_SEQUENCE, reading.longest or reading.model.max_positions or DEFAULT_SEQUENCE))
-    if decodes:  # which has kernels of its own, whatever a file or a module trains with
-        values["attention"] = asked.get("attention", "auto")
+    # Decoding has kernels of its own, whatever a file or a module trains with.
+    values |= stated(attention=decodes * asked.get("attention", "auto"))
     _check_adapters(values)
     refuse(
         asked.get("vpp", 1) != 1 and values.get("p", 1) == 1,
