@@ -1,6 +1,7 @@
 """Decoder families of transformers, each a table of families.toml, and what such a table cannot say as functions."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from shapes.dtypes import next_multiple
@@ -55,9 +56,10 @@ def gpt_neo_windows(fields: Fields) -> Window:
 
 def by_layer(fields: Fields, **keys: str) -> Callable[[int], Sizes]:
     """Traits of each layer's attention by lists under ``keys``."""
+    read = cache(fields.integers)  # once: each time checks the whole list
     for key in keys.values():
-        fields.refuse(not fields.integers(key), "expected a number for each layer", key)
-    return lambda layer: {trait: fields.integers(key)[layer] for trait, key in keys.items()}
+        fields.refuse(not read(key), "expected a number for each layer", key)
+    return lambda layer: {trait: read(key)[layer] for trait, key in keys.items()}
 
 
 def gemma_widths(fields: Fields) -> list[int]:
