@@ -497,13 +497,8 @@ def _traced_config(source: object, workload: Named, proof: "Proof | None" = None
         # The same default as for a formula.
         settled = _of_class({"s": min(DEFAULT_SEQUENCE, longest_sequence(plain) or DEFAULT_SEQUENCE), **workload})
         if settled.decode:
-            raise (
-                _not_understood(proof.unproven, InputError(""))
-                if proof
-                else InputError(
-                    "expected a model that sizer reads: products of a class have no KV cache to decode from", "phase"
-                )
-            )
+            expected = "expected a model that sizer reads: products of a class have no KV cache to decode from"
+            raise _not_understood(proof.unproven, InputError("")) if proof else InputError(expected, "phase")
         run = {name: getattr(settled, name) for name in ("b", "s", "decoder_s")}
         built = getattr(proof, "built", None)
         if built and (settled.attention, settled.dtype) == ("auto", "bf16"):  # as a class is proven

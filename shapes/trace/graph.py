@@ -412,6 +412,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             scores.form = self.form_of(tensor) or scores.form
         if operator in ("_softmax", "_safe_softmax"):
             values_read = self.known.of(tensors[0])
+            # Of (b, a, s, s) the heads; 0 where fewer dimensions do not say them.
             scores.heads = sum(tensors[0].shape[1:][-3:-2])
             scores.normalised, scores.seen = True, None if values_read is None else mask_of(values_read)
         for one in outs:

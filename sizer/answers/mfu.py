@@ -259,7 +259,7 @@ def _read_trace(text: str, where: str) -> StepTimes:
     found["communication"] = busy - _covered(one for one in ran if one[2] != "communication")
     found["idle"] = max(0.0, steps[-1][1] - steps[0][0] - busy)
     times = tuple((stop - start) / 1e6 for start, stop in steps)
-    each: Any = ({of: time / 1e6 / len(times) for of, time in all.items()} for all in (found, works))
+    each = ({of: time / 1e6 / len(times) for of, time in all.items()} for all in (found, works))
     return StepTimes(times, 0, *each)
 
 
@@ -454,11 +454,10 @@ def by_operator(works: Numbers, subject: Subject, device: Device) -> tuple[Value
             key = f"{one.m} x {one.n} x {one.k} x {one.batch} {one.layout}"
             named[key].add(f"{one.name} {one.phase}")
         updates = one.phase == "optimizer"
-        once = updates or (one.name.startswith("data_parallel") and not subject.workload.regathers)
-        computes = not isinstance(one, Collective)
-        times = stack.optimizer if updates else factor(class_of(one), stack, device) if computes else 1.0
-        runs = one.count * (1 if once else subject.workload.accumulation)
-        predicted[key] += runs * times * cost.seconds  # type: ignore[assignment]
+        plain = 1.0 if isinstance(one, Collective) else factor(class_of(one), stack, device)
+        once = one.name.startswith("data_parallel") and not subject.workload.regathers
+        runs = one.count * (1 if updates or once else subject.workload.accumulation)
+        predicted[key] += runs * (stack.optimizer if updates else plain) * cost.seconds  # type: ignore[assignment]
     return tuple(
         {
             "operators": ", ".join(sorted(named[key])) or key,

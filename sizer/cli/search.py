@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import Function, Names, Values, given
+from shapes.frozen import Function, Named, Names, Values, given
 from sizer.process import KEPT, PRICED, working
 
 from .options import TABLES, Asked, stated, subcommand
@@ -27,8 +27,8 @@ _READS: dict[str, Function] = {
     "share": lambda text: float(text[:-1]) / 100 if text.endswith("%") else float(text),
 }
 #: A key of ``--limit`` -> the library's keyword, what reads its value, and what that is; and those of two options.
-_LIMITS: dict[str, Names] = TABLES["further limits"]
-_BOUNDS: dict[str, Names] = TABLES["bounds"]
+_LIMITS: Named = TABLES["further limits"]
+_BOUNDS: Named = TABLES["bounds"]
 
 
 def _read(limit: Names, text: str, option: str) -> Any:

@@ -299,8 +299,8 @@ def _heads(request: Request, hidden: int) -> Iterable[Sizes]:
     """Heads of each allowed dimension; of latent attention as many a width as now."""
     attention = request.model.attention
     if isinstance(attention, AttentionShape):
-        # Shards that heads split over: those asked for, else those to READY that the baseline's split over, key/value
-        # heads too (which may be copied: a divisor of READY's).
+        # Shards that heads split over: those asked for, else those to READY that the baseline's split over, and its
+        # key/value heads, unless they divide READY: such are copied.
         whole = READY % attention.kv_heads and attention.kv_heads
         ready = 1 if request.limits.tp_ready else gcd(attention.heads, whole, READY)
         return whole_head_counts(request, hidden, _head_dims(attention, request.limits), lcm(request.shards, ready))
