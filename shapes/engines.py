@@ -123,9 +123,7 @@ def _fact(table: Table, repository: str, version: str) -> Fact:
     if not source.startswith(("http", "blob/", "issues/", "pull/")):
         source = f"blob/{version}/{source}"
     return table.record(
-        Fact,
-        source=source if source.startswith("http") else f"{repository}/{source}",
-        formats=_formats(table),
+        Fact, source=source if source.startswith("http") else f"{repository}/{source}", formats=_formats(table)
     )
 
 

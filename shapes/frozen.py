@@ -7,7 +7,7 @@ hundred classes, which was most of its start. Here __init__ alone is compiled, a
 """
 
 import tomllib
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields, is_dataclass
 from functools import cache, lru_cache, partial
 from itertools import chain
@@ -175,9 +175,9 @@ def among(values: Named, names: Container[str]) -> Values:
     return {key: value for key, value in values.items() if key in names}
 
 
-def without(values: Named, names: Container[str]) -> Values:
+def without(values: Named, names: Iterable[str]) -> Values:
     """The values that are under none of the ``names``."""
-    return {key: value for key, value in values.items() if key not in names}
+    return among(values, values.keys() - names)
 
 
 def in_words(values: Named, form: str = "{} {}") -> str:

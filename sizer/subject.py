@@ -508,14 +508,7 @@ def _traced_config(source: object, workload: Named, proof: "Proof | None" = None
     return _of_trace(traced, where, settled, getattr(proof, "unproven", ()), given=frozenset(workload))
 
 
-def _of_module(
-    module: Any,
-    example_inputs: object,
-    dims: Sizes | None,
-    workload: Named,
-    *,
-    nearest: bool,
-) -> Subject:
+def _of_module(module: Any, example_inputs: object, dims: Sizes | None, workload: Named, *, nearest: bool) -> Subject:
     """A caller's module: as the model that it is recognised as, else its products."""
     from shapes.trace import trace
     from shapes.trace.result import Traced
@@ -593,12 +586,7 @@ def _called(example_inputs: object, where: str) -> tuple[Sequence[Any], Named, S
 
 
 def _of_trace(
-    traced: "Traced",
-    where: str,
-    workload: Workload,
-    unproven: tuple[Unproven, ...],
-    *,
-    given: frozenset[str],
+    traced: "Traced", where: str, workload: Workload, unproven: tuple[Unproven, ...], *, given: frozenset[str]
 ) -> Subject:
     """A resolved input of a traced class's products."""
     plain = Workload()

@@ -299,8 +299,7 @@ class Correction:
     def factor(self, units: int, dims: Array) -> Array:
         """Measured over modelled time of products on ``units`` units."""
         table = np.asarray(self.log_factors)
-        factor = np.exp(sum(table[at] * weight for at, weight in self.grid.corners(dims, units)))
-        return factor
+        return np.exp(sum(table[at] * weight for at, weight in self.grid.corners(dims, units)))
 
 
 def sides(values: Array, knots: Knots) -> tuple[tuple[Indices, Array], tuple[Indices, Array]]:

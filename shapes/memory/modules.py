@@ -11,7 +11,7 @@ from functools import cache, partial
 from itertools import compress
 from operator import attrgetter
 
-from shapes.frozen import replace
+from shapes.frozen import Counts, replace
 from shapes.model import (
     AttentionShape,
     Augment,
@@ -418,7 +418,7 @@ class Forward:
         words = {"repeated": repeated, "masked": has_mask and not alibi_in_fp32(self.style, attention)}
         return self.play("flash", core, words, bias=b * self.s**2 * self.element, **numbers)
 
-    def core(self, attention: Attention) -> dict[str, int]:
+    def core(self, attention: Attention) -> Counts:
         heads, kv_heads = attention.on_shard(self.t)
         batch = self.workload.b * heads
         windows, queries, keys = tiled(attention, self.s, self.s)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import ceil, prod
 from typing import NamedTuple
 
-from shapes.frozen import Pair, frozen, replace
+from shapes.frozen import Counts, Pair, frozen, replace
 from shapes.model import (
     OPTIMIZERS,
     PRECISIONS,
@@ -572,7 +572,7 @@ def training(
         Component("communication", exchanged, text),
         *overhead,
     )
-    totals: dict[str, int] = {}
+    totals = Counts()
     for moment, size in looked_at:
         totals[moment.name] = max(totals.get(moment.name, 0), always + moment.bytes + size)
     return parts, (fullest.name, tuple(map(AtMoment, totals, totals.values())), gradients)

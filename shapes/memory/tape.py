@@ -18,7 +18,7 @@ from sys import maxsize
 from types import CodeType
 from typing import Any
 
-from shapes.frozen import Ints, Named, Names, Pair, frozen, replace
+from shapes.frozen import Counts, Ints, Named, Names, Pair, frozen, replace
 from shapes.toml_table import DATA, content, formula, hold
 
 #: A storage, or below 0 a gradient or another tensor of a backward, and so many bytes that come, or (below 0) go.
@@ -403,9 +403,7 @@ def _held(module: str, words: frozenset[str]) -> list[tuple[Line, bool]]:
     return [(line, hold(line.when, words.__contains__)) for line in listing(module)]
 
 
-def play(
-    tape: Tape, module: str, words: frozenset[str], runs: Runs, numbers: dict[str, int], tensors: ByName
-) -> Tensor:
+def play(tape: Tape, module: str, words: frozenset[str], runs: Runs, numbers: Counts, tensors: ByName) -> Tensor:
     """Put a module's operators on ``tape``; the last one's output.
 
     ``words`` that hold, the modules that it ``runs``, ``numbers`` by name and the ``tensors`` that it reads; the latter
@@ -426,9 +424,7 @@ def play(
     return output
 
 
-def _run(
-    tape: Tape, line: Line, inputs: Row, runs: Runs, numbers: dict[str, int], tensors: Mapping[str, Tensor]
-) -> Tensor:
+def _run(tape: Tape, line: Line, inputs: Row, runs: Runs, numbers: Counts, tensors: Mapping[str, Tensor]) -> Tensor:
     given = {name: eval(code, {}, numbers) for name, code in line.sums.items()} | line.ways
     if line.run:
         return runs[line.run](*inputs, **given)

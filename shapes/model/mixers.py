@@ -11,7 +11,7 @@ from operator import mul
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from shapes.errors import positive_int, refuse
-from shapes.frozen import Count, Function, Named, Names, Pair, Values, Words, frozen, replace
+from shapes.frozen import Count, Counts, Function, Named, Names, Pair, Values, Words, frozen, replace
 from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content, formula, hold
 
@@ -480,7 +480,7 @@ class RecurrentShape:
         return self.heads * self.head_dim
 
     @property
-    def sizes(self) -> dict[str, int]:
+    def sizes(self) -> Counts:
         """Sizes that rules judge its kernels and its split by, by the rules' names."""
         return {name: getattr(self, field) for name, field in self.form.named.items()}
 

@@ -9,7 +9,7 @@ from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content
 
 from . import AttentionShape, Block, Linear, Linears, ModelShape, MoeShape, Stack
-from .layers import MOST_LAYERS, each_layer, run_lengths
+from .layers import MOST_LAYERS, Blocks, each_layer, run_lengths
 
 #: Dimension -> its old and its new size.
 _Sizes = dict[str, Pair]
@@ -40,7 +40,7 @@ def dimensions(model: ModelShape) -> Counts:
     return stated(**found) | (model.mixer.sizes if model.mixer else {})
 
 
-def full_every(blocks: tuple[Block, ...]) -> int | None:
+def full_every(blocks: Blocks) -> int | None:
     """Every how many layers one attends to all tokens; None where the layers are no such hybrid.
 
     The others, alike, attend to a window or are a recurrence. The last layer may be one more (Kimi Linear).
@@ -117,7 +117,7 @@ def _resized_stack(stack: Stack, sizes: _Sizes, *, main: bool) -> Stack:
     return replace(stack, hidden=sizes["hidden"][1], blocks=blocks, front=_resized_linears(stack.front, sizes))
 
 
-def _with_layers(blocks: tuple[Block, ...], layers: int) -> tuple[Block, ...]:
+def _with_layers(blocks: Blocks, layers: int) -> Blocks:
     """The pattern of ``blocks`` cut or repeated to ``layers`` layers."""
     positive_int(layers, "layers", MOST_LAYERS)
     pattern = each_layer(blocks)
@@ -130,7 +130,7 @@ def _with_layers(blocks: tuple[Block, ...], layers: int) -> tuple[Block, ...]:
     return run_lengths((pattern + pattern[::-1][:repeated] * more)[: int(layers)])
 
 
-def _hybrid(blocks: tuple[Block, ...], layers: Any, old: int, every: int) -> tuple[Block, ...]:
+def _hybrid(blocks: Blocks, layers: Any, old: int, every: int) -> Blocks:
     """Full attention in one layer of ``every``, placed as it was among ``old``.
 
     Each layer keeps its MLP, and the last one is full where it was. Columns of layers with one MLP are two blocks, in

@@ -183,8 +183,7 @@ class Known:
         if tensor.device.type == "cpu":
             return tensor
         lost = tensor.untyped_storage()._cdata in self._lost
-        value = None if lost else self._values.get(tensor)  # type: ignore[no-untyped-call] # torch's
-        return value
+        return None if lost else self._values.get(tensor)  # type: ignore[no-untyped-call] # torch's
 
     def follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """``func`` gave ``out``: its values, where those of all its arguments are known."""
@@ -328,8 +327,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         node.reads |= first.mask
         mask = node.bit
         if weight:  # an activation is made of none
-            # As `_use`: either operand may be the weight.
-            self.graph.used |= second.made_of
+            self.graph.used |= second.made_of  # as `_use`: either operand may be the weight
             node.weight = node.weight or weight
             node.again |= second.made_of
         elif second.activation and first.scores and first.scores.normalised:
@@ -347,11 +345,15 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
                 mask |= value.mask
         self._set(out, mask)
         if node.operands and not node.core:
-            self._value(out).scores = _Scores(node)
-            bias = torch.zeros((), device="cpu") if addend is None else self.known.of(addend)
-            if bias is not None:
-                (each,) = _narrowed([bias.expand(out.shape)], out.dim())
-                self.known.put(out, each.clone().expand(out.shape))
+            self._scored(node, addend, out)
+
+    def _scored(self, node: Node, bias: Tensor | None, out: Tensor) -> None:
+        """``out`` may be scores of attention, which are known where their ``bias`` is."""
+        self._value(out).scores = _Scores(node)
+        known = torch.zeros((), device="cpu") if bias is None else self.known.of(bias)
+        if known is not None:
+            (each,) = _narrowed([known.expand(out.shape)], out.dim())
+            self.known.put(out, each.clone().expand(out.shape))
 
     def _of_loop(self, weight: str) -> Node | None:
         """The grouped product that one of an expert is a part of: of a ModuleList as long as some product is wide."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import Items, Named, Pair, Sizes, Values, Words, frozen, replace
+from shapes.frozen import Items, Named, Names, Pair, Sizes, Values, Words, frozen, replace
 from shapes.model import ModelShape, Unproven, run_lengths
 from shapes.model.layers import each_layer
 from shapes.operators import operators
@@ -26,7 +26,7 @@ from .graph import Graph, Node, record
 from .guards import TooLong, bounded_operators
 from .inputs import LoopAnswers
 from .recognise import Recogniser
-from .repeats import Cut, Names
+from .repeats import Cut, FoldedNames
 from .result import Traced, batch_and_sequence
 from .run import on_meta, parameters_of, run, to_meta
 
@@ -111,7 +111,7 @@ class Proof:
     model: ModelShape | None
     unproven: tuple[Unproven, ...]
     parameters: int
-    held: tuple[str, ...] = ()
+    held: Names = ()
     keys: Words = field(default_factory=dict)
     longest: int | None = None
     dtype: str = "bf16"
@@ -269,7 +269,7 @@ def difference(model: ModelShape, graph: Graph, subject: Provable, lengths: Pair
         return found[0]
     # Masks are proven forward alone, as not every class hands them to its core. Eager attention consists of products of
     # activations; their gradients follow from those that ran forward.
-    names = Names(subject.module)
+    names = FoldedNames(subject.module)
     shared = {names.fold(path): heads for path, heads in graph.shared.items()}
     traced = products(subject.run(second).operators, masks=False, shared=shared)
     workload = Workload(1, second, dtype, attention="eager" if graph.eager else "flash")
@@ -294,7 +294,7 @@ def _whole(model: ModelShape, cut: Cut, held: Items) -> ModelShape:
 
 def _unproven(graph: Graph, problems: Words, module: nn.Module, stands_for: Sizes) -> tuple[Unproven, ...]:
     """Modules that were not understood, by folded path, with their share of the FLOPs, the largest first."""
-    fold = Names(module).fold
+    fold = FoldedNames(module).fold
     outer = {
         path.removesuffix(".weight"): why
         for path, why in problems.items()

@@ -17,7 +17,7 @@ from shapes.operators.types import Gemm, GroupedGemm, Operator, Operators, Phase
 
 from .dimensions import NAMES
 from .products import Product, grouped_product, is_product, read_product, tensors_in
-from .repeats import Follower, Names
+from .repeats import FoldedNames, Follower
 
 
 @frozen
@@ -37,7 +37,7 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
     """
 
     def __init__(self, module: nn.Module, stands_for: Sizes) -> None:
-        self.names = Names(module)
+        self.names = FoldedNames(module)
         super().__init__(self.names.of_module)
         self._stands_for = {id(module.get_submodule(path)): times for path, times in stands_for.items()}
         self.opaque = set[str]()

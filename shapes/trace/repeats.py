@@ -13,7 +13,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shapes.errors import refuse
-from shapes.frozen import Ints, Items, Named, Sizes, T, frozen
+from shapes.frozen import Ints, Items, Named, Names, Sizes, T, frozen
 
 from .guards import count_operator
 
@@ -99,7 +99,7 @@ def repeated_children(module: nn.Module) -> Iterator[tuple[str, list[tuple[str, 
             yield path, children
 
 
-class Names:
+class FoldedNames:
     """Folded names of a module's submodules and parameters, by identity."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -140,7 +140,7 @@ class Cut:
     ``containers``: several where stacks are alike (an encoder and its decoder).
     """
 
-    containers: tuple[str, ...]
+    containers: Names
     kinds: Ints
     kept: Ints
 

@@ -348,23 +348,30 @@ def mfu(
         own, notes = Workload(**run), ()
         found = (parameters_count(params, own),)
     explanation = explain_step(subject, target, step_s, log) if explain else None
-    rows = tuple(utilization(count, step_s, gpus, target, own.dtype) for count in found)
+    rows = _possible(found, step_s, gpus, target, own.dtype)
+    return MfuAnswer(
+        step_s, gpus, global_batch, own.s, target, own.dtype, own.checkpointing, rows, log, explanation, notes
+    )
+
+
+def _possible(
+    found: Iterable[FlopCount], step_s: float, gpus: int, device: Device, dtype: str
+) -> tuple[Utilization, ...]:
+    """``utilization`` of what was ``found``, within the device's peak; InputError where the least of it is not."""
+    rows = [utilization(count, step_s, gpus, device, dtype) for count in found]
     # Causal where there is one: with nothing in it that a kernel may skip.
     least = (rows[1:2] or rows)[0]
     refuse(
         least.hfu > 1,
         f"expected at least {least.hfu * step_s:.4g} s: HFU would be {least.hfu:.0%}, for "
-        f"{least.count.hardware_flops:.4g} FLOPs on {gpus} x {target.name} at its {own.dtype} peak of "
-        f"{target.peak(own.dtype) / 1e12:.0f} TFLOPS; look at --gpus, --global-batch, --sequence, --dtype, --device "
+        f"{least.count.hardware_flops:.4g} FLOPs on {gpus} x {device.name} at its {dtype} peak of "
+        f"{device.peak(dtype) / 1e12:.0f} TFLOPS; look at --gpus, --global-batch, --sequence, --dtype, --device "
         "and whether the time is of one optimizer step",
         "step_time",
         step_s,
     )
     # A flash kernel may exceed the peak by a count that includes the masked half of the attention square.
-    rows = tuple(row for row in rows if row.mfu <= 1)
-    return MfuAnswer(
-        step_s, gpus, global_batch, own.s, target, own.dtype, own.checkpointing, rows, log, explanation, notes
-    )
+    return tuple(row for row in rows if row.mfu <= 1)
 
 
 #: A cause that changes the step by less explains nothing.

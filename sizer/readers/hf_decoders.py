@@ -135,10 +135,7 @@ def longcat(fields: Fields) -> list[Stack]:
     empty = fields.count("zero_expert_num")
     chosen = fields.top_k(experts + empty, *TOP_K) * experts
     top_k = fields.quotient(
-        chosen,
-        experts + empty,
-        f"top_k x experts = {chosen} when added to the {experts} experts",
-        "zero_expert_num",
+        chosen, experts + empty, f"top_k x experts = {chosen} when added to the {experts} experts", "zero_expert_num"
     )
     moe = MoeShape(
         experts,

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import cache
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import Pair, frozen, replace
+from shapes.frozen import Items, Names, Pair, frozen, replace
 from shapes.model import Block, ModelShape, MoeShape, run_lengths
 from shapes.model.layers import each_layer
 from shapes.recipes import WeightFormat
@@ -28,7 +28,7 @@ MOST_NAMES = 3000
 _MOST_REPEATS, _OF_A_GROUP = 4, re.compile(r"\)[*+?{]")
 
 
-class Names:
+class Patterns:
     """Names, globs and expressions ("re:") of modules: which matrices of which layer they speak of."""
 
     def __init__(self, names: Collection[str], fields: Fields) -> None:
@@ -54,8 +54,8 @@ class Names:
 
 
 #: Modules of a format of their own; the usual format with them.
-Named = tuple[tuple[Names, WeightFormat], ...]
-Found = tuple[WeightFormat | None, Named]
+NamedFormats = tuple[tuple[Patterns, WeightFormat], ...]
+Found = tuple[WeightFormat | None, NamedFormats]
 
 
 def _rule(name: str) -> tuple[str, str]:
@@ -79,7 +79,7 @@ def _names(said: str, path: str) -> bool:
 
 
 @cache
-def paths(name: str, sparse: str) -> tuple[str, ...]:
+def paths(name: str, sparse: str) -> Names:
     """The names of a layer's matrix in classes; ``sparse``: the model type of one with experts, empty for others."""
     module, _, leaf = name.rpartition(".")
     own = _TABLE["sparse"].get(sparse, _TABLE["sparse"][""]) if sparse else {}
@@ -93,8 +93,8 @@ class Scheme:
     """How a release is quantised: ``usual`` for every linear layer but those ``kept``, others as they are ``named``."""
 
     usual: WeightFormat | None
-    kept: Names
-    named: Named
+    kept: Patterns
+    named: NamedFormats
 
     def format_of(self, name: str, sparse: str, layer: int) -> WeightFormat | None:
         if name.startswith(_NEVER):
@@ -104,14 +104,14 @@ class Scheme:
                 return found
         return self.usual
 
-    def said_of(self, layer: int) -> tuple[object, ...]:
+    def said_of(self, layer: int) -> Items:
         """What the file says about a layer: equal answers are quantised alike; expressions may tell any two apart."""
         every = self.kept, *(names for names, _ in self.named)
         told_apart = any(re.search(r"\\d|\d", one.pattern) for names in every for one in names.expressions)
         return (layer if told_apart else None, *(names.of_layer(layer) for names in every))
 
 
-def as_released(said: Fields, experts: str, model: ModelShape) -> tuple[ModelShape, Values, tuple[str, ...]]:
+def as_released(said: Fields, experts: str, model: ModelShape) -> tuple[ModelShape, Values, Names]:
     """``model`` with its matrices' formats, the workload's fields that the release gives, and notes.
 
     ``said``: how it is quantised, ``experts`` of that type. InputError for a method that is not known, and for groups
@@ -122,7 +122,7 @@ def as_released(said: Fields, experts: str, model: ModelShape) -> tuple[ModelSha
     if not scheme:
         return model, {}, ()
     stack, blocks = model.main, []
-    known: dict[tuple[object, ...], Block] = {}
+    known: dict[Items, Block] = {}
     for layer, one in enumerate(each_layer(stack.blocks)):
         alike = one, scheme.said_of(layer)
         known[alike] = known.get(alike) or _quantised(one, model, layer, scheme, fields)
@@ -169,7 +169,7 @@ def _scheme(fields: Fields, experts: str) -> Scheme | None:
     fields.refuse(method not in METHODS, f"expected one of {', '.join(METHODS)}; {whole}", "quant_method")
     # bitsandbytes quantises linear layers, and packed experts are none. Layers without a format have the usual one.
     also = ["experts"] * (method == "bitsandbytes")
-    kept = Names([] if "quantized_layers" in fields.config else _kept(fields) + also, fields)
+    kept = Patterns([] if "quantized_layers" in fields.config else _kept(fields) + also, fields)
     usual, named = fields.choice(method, METHODS, "quant_method")(fields)
     if experts == "fp4" and method == "fp8" and not named:
         named = _experts_alone(fields, "W4A8_MXFP4_FP8")  # DeepSeek-V4
@@ -187,8 +187,8 @@ def _kept(fields: Fields) -> list[str]:
     return [*fields.strings(*_TABLE["kept"], of="modules' names"), *(f"re:{one[2:]}" for one in dynamic)]
 
 
-def _experts_alone(fields: Fields, name: str) -> Named:
-    return ((Names(["experts"], fields), _format(name)),)
+def _experts_alone(fields: Fields, name: str) -> NamedFormats:
+    return ((Patterns(["experts"], fields), _format(name)),)
 
 
 def _fp8(fields: Fields) -> Found:
@@ -245,17 +245,17 @@ def _quark(fields: Fields) -> Found:
         return _format(said.choice(types, _TABLE["quark"], "weight"))
 
     layers = fields.nested("layer_quant_config")
-    named = ((Names([name], fields), format_of(layers.nested(name))) for name in layers.config)
+    named = ((Patterns([name], fields), format_of(layers.nested(name))) for name in layers.config)
     return format_of(fields.nested("global_quant_config")), tuple(named)
 
 
-def _by_layer(fields: Fields) -> Named:
+def _by_layer(fields: Fields) -> NamedFormats:
     """The formats of modelopt's ``quantized_layers``: name -> algorithm and group."""
     layers, alike = fields.nested("quantized_layers"), defaultdict(list)
     for name, said in layers.config.items():
         own = said if isinstance(said, Mapping) else {}
         alike[str(own.get("quant_algo")), str(own.get("group_size"))].append(name)
-    return tuple((Names(names, fields), _algorithm(layers.nested(names[0]))) for names in alike.values())
+    return tuple((Patterns(names, fields), _algorithm(layers.nested(names[0]))) for names in alike.values())
 
 
 def _cache(said: object) -> str | None:
@@ -278,7 +278,7 @@ def _compressed(fields: Fields) -> Found:
         targets = group.strings("targets", of="classes and names") or ["Linear"]
         usual = found if "Linear" in targets else usual
         if names := [one for one in targets if one != "Linear"]:
-            named.append((Names(names, fields), found))
+            named.append((Patterns(names, fields), found))
     return usual, tuple(named)
 
 

@@ -34,19 +34,7 @@ from .hf_blocks import (
     with_head,
 )
 from .loading import QUANTISATION
-from .reading import (
-    FORMATS,
-    Config,
-    Fields,
-    Names,
-    Reading,
-    UnknownModelType,
-    Values,
-    at,
-    reading,
-    table,
-    unread,
-)
+from .reading import FORMATS, Config, Fields, Names, Reading, UnknownModelType, Values, at, reading, table, unread
 
 
 def _function(name: str) -> Function:
@@ -264,11 +252,7 @@ def of_class(proof: Any, config: Config, where: str) -> Reading:
         longest=model.main.length or proof.longest,
         workload=released,
         config=config,
-        notes=(
-            f"recognised in its class, {proof.parameters:,} parameters and all products proven",
-            *notes,
-            *quantised,
-        ),
+        notes=(f"recognised in its class, {proof.parameters:,} parameters and all products proven", *notes, *quantised),
         # Keys that are known to matter a class may ask for and not declare; parts have their own.
         unread=tuple(one for one in unread(config, known, NAME) if not one.changes and "." not in one.key),
         recognised=True,

@@ -290,9 +290,7 @@ def _folder(path: str) -> tuple[str, Names]:
     """The model that a folder is called by, and a note. InputError for another path."""
     # The hub's cache names a snapshot by a hash; other mirrors write the organisation before two dashes.
     plain = re.sub(
-        "models--.+?--([^/]+).*|[^/]+?--([^/]+)/?$|/(?:tree|blob|resolve)/.*|/main/?$|\\.gguf$",
-        r"\1\2",
-        path,
+        "models--.+?--([^/]+).*|[^/]+?--([^/]+)/?$|/(?:tree|blob|resolve)/.*|/main/?$|\\.gguf$", r"\1\2", path
     )
     name = basename(plain.rstrip("/"))
     said = "\0" in name and unknown_in(path)

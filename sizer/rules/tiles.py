@@ -112,7 +112,7 @@ def wave_quantization(context: Context) -> Answer:
     ]
     if not idle:
         return ()
-    share, op, cost = max(idle, key=lambda one: one[0])
+    share, op, cost = max(idle, key=itemgetter(0))
     step = max(context.alignment, 128) * t
     near = {*neighbours(width, step), *neighbours(width, 2 * step)} - {width}
     return Finding(

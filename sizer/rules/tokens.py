@@ -211,7 +211,11 @@ def sequence_shards(context: Context) -> Answer:
             error=True,
             cause="t" * (not halves),
         )
-    heads = context.dimensions.get("heads", cp) // workload.t
+    return _whole_heads(workload, context.dimensions.get("heads", cp) // workload.t)
+
+
+def _whole_heads(workload: Workload, heads: int) -> Answer:
+    cp = workload.cp
     if workload.cp_comm == "p2p" or heads % cp == 0:
         return ()
     return Finding(

@@ -18,7 +18,7 @@ from shapes.columns import Array, IntegerTable
 from shapes.device import Device
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Function, Ints, Named, Names, Sizes, Values, frozen, replace, without
+from shapes.frozen import Counts, Function, Ints, Named, Names, Pair, Sizes, Values, frozen, replace, without
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.model.resize import dimensions, resize
 from shapes.operators import layer_operators
@@ -146,7 +146,7 @@ def sequences(tokens: int, workload: Named) -> Sizes:
     return {"b": tokens // s, "s": s}
 
 
-def _given(dimensions: Dimensions | None) -> dict[str, int]:
+def _given(dimensions: Dimensions | None) -> Counts:
     found = {}
     for key, value in (dimensions or {}).items():
         if isinstance(value, str) and not value.isdigit():
@@ -162,7 +162,7 @@ def usual_kv_heads(heads: int, shards: int) -> int:
     return next((kv for kv in (lcm(8, shards), lcm(4, shards)) if heads % kv == 0 and kv < heads), heads)
 
 
-def usual_heads(h: int, shards: int) -> tuple[int, int]:
+def usual_heads(h: int, shards: int) -> Pair:
     """Heads and their dimension: fours of 128 or 64 that add up to ``h`` and that ``shards`` divide.
 
     Where none do, so many eights of 128 as come nearest to ``h`` (gpt-oss has 64 of 64 at 2880).

@@ -17,7 +17,7 @@ from torch import nn
 from shapes.frozen import frozen
 from shapes.operators.types import Gemm, Operator, Phase, Product
 from shapes.trace.dimensions import NAMES
-from shapes.trace.repeats import Names
+from shapes.trace.repeats import FoldedNames
 
 #: Names of the parts in transformers' classes, in order, and of the whole.
 _NAMES = NAMES["projections"]
@@ -55,7 +55,7 @@ def regroup(
 
 
 def _to_fuse(model: nn.Module, namings: Sequence[Sequence[str]], whole: str) -> list[_Group]:
-    names, found = Names(model), dict[_Group, None]()
+    names, found = FoldedNames(model), dict[_Group, None]()
     for path, module in model.named_modules():
         for parts in namings:
             widths = None if _is_cross(path) else _fusible_widths(module, parts)
@@ -83,7 +83,7 @@ def _fusible_widths(module: nn.Module, parts: Sequence[str]) -> tuple[int, ...] 
 
 
 def _to_split(model: nn.Module, wholes: Sequence[str], parts: Sequence[str]) -> tuple[list[_Group], list[str]]:
-    names, found, unsure = Names(model), dict[_Group, None](), dict[str, None]()
+    names, found, unsure = FoldedNames(model), dict[_Group, None](), dict[str, None]()
     for path, parameter in model.named_parameters():
         owner = path.removesuffix(".weight")
         parent, _, leaf = owner.rpartition(".")

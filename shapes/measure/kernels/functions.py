@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812  # torch's own convention
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from shapes.frozen import Function
 from shapes.measure.backend import Call
 from shapes.measure.jobs import ATTENTION, MemoryBound
 from shapes.operators.types import Attention
@@ -23,7 +24,6 @@ BACKWARD_SLACK = 2.0
 #: Rows of memory-bound kernels that are compared.
 CHECKED_ROWS = 512
 
-Function = Callable[..., Any]
 Tensors = tuple[Any, ...]
 
 

@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import Words, frozen
+from shapes.frozen import Function, Words, frozen
 from sizer.readers.reading import FORMATS, unknown
 
 #: Nesting of defaults in ``${ }``, which are expanded recursively.
@@ -350,7 +350,7 @@ class Variables:
 
 
 #: An expression's operator -> its function of two sides.
-OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+OPERATORS: dict[type[ast.AST], Function] = {
     **{getattr(ast, name): getattr(operator, own) for name, own in FORMATS["operators"].items()},
     ast.Div: lambda a, b: int(a / b) if abs(a) < 2**52 else a // b,
 }
