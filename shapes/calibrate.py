@@ -112,7 +112,7 @@ class Products:
 
 def consensus(values: Iterable[tuple[Key, str, float]]) -> dict[Key, float]:
     """(shape, source, seconds) -> the median over sources of each source's median: one source is a noisy truth."""
-    by_shape: dict[Key, dict[str, list[float]]] = {}
+    by_shape = dict[Key, dict[str, list[float]]]()
     for shape, source, seconds in values:
         by_shape.setdefault(shape, {}).setdefault(source, []).append(seconds)
     return {shape: median(map(median, sources.values())) for shape, sources in by_shape.items()}

@@ -156,7 +156,7 @@ class Device:
         data = _without_none(plain(self))
         del data["origin"]
         data["error"] = data.pop("errors")
-        documents: dict[str, list[str]] = {}
+        documents = dict[str, list[str]]()
         for key, document in self.sources.items():
             documents.setdefault(document, []).append(key)
         data["sources"] = [{"document": document, "fields": keys} for document, keys in documents.items()]

@@ -52,6 +52,23 @@ trainer: {handler: NPO, args: {per_device_train_batch_size: 4, gradient_checkpoi
 lora_parameters: {{keys: [self_attn.q_proj], rank: 4}}, grad_checkpoint: false}}""",
         {"b": 2, "s": 512, "lora_rank": 4, "finetune": "lora", "checkpointing": None},
     ),
+    # FSDP over every device; its trainer packs one sequence a microbatch unless told otherwise.
+    "prime-rl over nodes": (
+        f"""max_steps: 10
+model: {{name: {QWEN}, ep: 8, cp: 4, ac: {{freq: 1}}}}
+data: {{seq_len: 4096, batch_size: 32}}
+deployment: {{type: multi_node, num_train_nodes: 2}}""",
+        {"b": 1, "s": 4096, "cp": 4, "e": 8, "zero": 3, "gpus": 16, "global_batch": 32, "checkpointing": "full"},
+    ),
+    "roll's fine-tuning": (
+        f"""pretrain: {QWEN}
+sequence_length: 2048
+sft_train:
+  training_args: {{per_device_train_batch_size: 2, gradient_accumulation_steps: 16}}
+  strategy_args: {{strategy_name: megatron_train, strategy_config:
+    {{tensor_model_parallel_size: 2, pipeline_model_parallel_size: 2, use_distributed_optimizer: true}}}}""",
+        {"b": 2, "s": 2048, "t": 2, "p": 2, "zero": 1},
+    ),
     "oumi": (
         f"""model: {{model_name: {QWEN}, model_max_length: 2048}}
 training: {{per_device_train_batch_size: 2, enable_gradient_checkpointing: true, use_peft: true}}

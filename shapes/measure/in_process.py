@@ -118,7 +118,7 @@ class InProcess:
         """See ``Executor.run``."""
         control = self._ready_control(settings)
         waiting = list(reversed(jobs))
-        open_: list[Prepared] = []
+        open_ = list[Prepared]()
         order = random.Random(settings.seed)
         yield ALIVE
         while waiting or open_:

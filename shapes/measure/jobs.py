@@ -158,7 +158,7 @@ def key_of(description: Named) -> str:
 
 def by_key(jobs: Iterable[Job]) -> dict[str, Job]:
     """Equal work once, in the order first asked for; of its priorities the one most wanted."""
-    once: dict[str, Job] = {}
+    once = dict[str, Job]()
     for job in jobs:
         if job.key not in once or job.priority < once[job.key].priority:
             once[job.key] = job

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def _times(text: str, program: str, asked: Named) -> Mapping[str, Mapping[Gemm, 
     """Seconds by device and product."""
     how, times = KNOWN["formats"][program], dict[str, dict[Gemm, list[float]]]()
     said = {key: found[1] for key in ("device", "dtype") if (found := re.search(how.get(key, "$^"), text))}
-    for row in (traced_products if "operators" in how else _lines)(text, how):
+    for row in traced_products(json.loads(text)["traceEvents"]) if "operators" in how else _lines(text, how):
         named = {ours: row[its] for ours, its in how.get("columns", {}).items() if its in row}
         own = {**said, **asked, **row, **named}
         for work, seconds in _products(own, how):
@@ -103,14 +103,14 @@ def _lines(text: str, how: Named) -> Iterator[Values]:
             yield dict(zip(header, fields, strict=True))
 
 
-def traced_products(text: str, how: Named = KNOWN["formats"]["torch-profiler"]) -> Iterator[Values]:
-    """Products of a trace by their kernels' time; those without kernels or strides say nothing."""
-    events, kernels = json.loads(text)["traceEvents"], Counter[object]()
+def traced_products(events: Sequence[Named]) -> Iterator[Values]:
+    """Products among a trace's ``events`` by their kernels' time; those without kernels or strides say nothing."""
+    kernels, operators = Counter[object](), KNOWN["formats"]["torch-profiler"]["operators"]
     for one in events:
         if one.get("cat") == "kernel":
             kernels[one.get("args", {}).get("External id")] += one["dur"]
     for one in events:
-        said, first = one.get("args") or {}, how["operators"].get(one.get("name"))
+        said, first = one.get("args") or {}, operators.get(one.get("name"))
         took, strides = kernels[said.get("External id")], said.get("Input Strides")
         if first is not None and took and strides:
             (*lead, m, k), (*_, n) = said["Input Dims"][first : first + 2]

@@ -61,7 +61,7 @@ def load_suite(path: Path, scale: float = 1.0) -> Suite:
     top = Table(content(path), where)
     settings = {key: top.number(key) for key in ("precision", "time_s") if top.has(key)}
     settings |= {key: top.integer(key) for key in ("interleave", "least_samples") if top.has(key)}
-    jobs: list[Job] = []
+    jobs = list[Job]()
     title = top.text("title")
     for place, sweep in enumerate(top.tables("sweep")):
         jobs += itertools.islice(_Sweep(sweep, scale, place).jobs(), MOST_VALUES + 1)

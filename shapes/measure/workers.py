@@ -224,7 +224,7 @@ class _Leases:
             share = 0 if self.closed else min(ROUNDS_ALONE * self._interleave, len(self.waiting))
             if self._devices > 1:
                 share = min(ROUNDS_OF_JOBS * self._interleave, -(-len(self.waiting) // (2 * self._devices)))
-            taken: list[Job] = []
+            taken = list[Job]()
             while len(taken) < share:
                 job = self._jobs[self.waiting[0]]
                 suspect = job.key in self._losses
@@ -338,7 +338,7 @@ class Workers:
     def _asked(self, job: Job, request: str, *arguments: Any) -> Any:
         """The answer of `DeviceServer.of_session`; NotMeasured also after MOST_LOSSES lost devices."""
         worker = self._workers[0]
-        losses: list[LostError] = []
+        losses = list[LostError]()
         while len(losses) < MOST_LOSSES:
             try:
                 (found,) = worker.ask(self._silent_s, "of_session", request, job, *arguments)

@@ -106,7 +106,7 @@ def parameter_tensors(model: ModelShape, workload: Workload, stage: Stage = "las
 @lru_cache(256)
 def _tensors(model: ModelShape, t: int, e: int, etp: int, p: int, stage: Stage) -> Tensors:
     first, last = stage == "first" or p == 1, stage == "last" or p == 1
-    found: list[ParameterTensor] = []
+    found = list[ParameterTensor]()
     for stack, blocks in stage_kinds(model, p, stage):
         # A stage of an encoder-decoder may hold the end of one stack and the front of the next.
         whole = sum(block.count for block in blocks) == stack.layers

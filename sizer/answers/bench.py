@@ -177,7 +177,7 @@ class Bencher:
         ``<name>.summary.json`` in ``out`` covers all of them; without a name it has the first suite's.
         """
         start, limit_s, tables = time.monotonic(), self.time_limit_s, []
-        summaries: Values = {}
+        summaries = Values()
         for place, suite in enumerate(suites):
             share_s = (limit_s - (time.monotonic() - start)) / (len(suites) - place) if limit_s is not None else None
             tables.append(self._suite(suite, share_s, f"{name or suites[0].name}.summary.json", summaries))

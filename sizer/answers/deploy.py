@@ -266,7 +266,7 @@ def _size(fact: Fact, name: str, size: int, ranks: int) -> FactOutcome:
 
 def _multiples(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterator[FactOutcome]:
     """Outcomes of a fact on multiples for the worst shard of each dimension, matrices merged as engines merge them."""
-    asked: dict[str, list[Side]] = {}
+    asked = dict[str, list[Side]]()
     for side in sides(model, tp, expert_tp, fused=True):
         if side.dimension in fact.of and (not fact.cut or side.shards > 1 or (side.merged and fact.merged)):
             asked.setdefault(side.dimension, []).append(side)

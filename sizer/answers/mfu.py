@@ -242,8 +242,9 @@ def _read_trace(text: str, where: str) -> StepTimes:
 
     works = defaultdict[str, float](float)
     try:
-        spans = sorted(_spans(text))
-        for sizes in traced_products(text) if '"traceEvents"' in text else ():
+        events = json.loads(text)["traceEvents"] if '"traceEvents"' in text else ()
+        spans = sorted(_spans(events, text))
+        for sizes in traced_products(events):
             works["{m} x {n} x {k} x {batch} {layout}".format_map(sizes)] += sizes["us"]
     except DAMAGED:
         raise InputError("expected a trace of torch.profiler, or nsys' cuda_gpu_trace", where=where) from None
@@ -278,13 +279,12 @@ def _covered(spans: Iterable[Span]) -> float:
     return covered
 
 
-def _spans(text: str) -> Iterator[Span]:
-    """Steps (of no part) and kernels of a Chrome trace, or the first device's kernels of nsys' CSV.
+def _spans(events: Sequence[Named], text: str) -> Iterator[Span]:
+    """Steps (of no part) and kernels of a Chrome trace's ``events``, or the first device's kernels of nsys' CSV.
 
     Other lines may precede the CSV's header.
     """
-    if '"traceEvents"' in text:
-        events = json.loads(text)["traceEvents"]
+    if events:
         listed = ((one["cat"], one["name"], one["ts"], one["dur"]) for one in events if one["ph"] == "X")
     else:
         rows = [*DictReader(text[text.index("Start (ns)") :].splitlines())]

@@ -66,7 +66,7 @@ class OperatorTable(Printable):
         ``share`` of all operators' and ``step_flops``. Seconds are None if one phase's are. Names say which layers a
         row covers, if layers differ.
         """
-        found: dict[tuple[str, int], list[Values]] = {}
+        found = dict[tuple[str, int], list[Values]]()
         seen: Counter[tuple[str, str]] = Counter()
         for row in self.rows:
             # Kinds of layers may share a name: the second forward of one is another operator's.

@@ -138,7 +138,7 @@ class Plan(Printable):
 
     def ways(self) -> list[Workload]:
         """The fastest candidate of each split, the fastest first."""
-        found: dict[object, Workload] = {}
+        found = dict[object, Workload]()
         for one in self.candidates:
             found.setdefault(_DEGREES(one.workload), one.workload)
         return [*found.values()]
@@ -377,7 +377,7 @@ def plan(
     sized = lru_cache(lambda one: memory(model, one, **options).total_bytes)
     every = [one for one in _splits(model, device, gpus, base, dropped) if not splits or _DEGREES(one) in wanted]
     tried = sorted(every, key=lambda one: _odd(model.layers, one.p))
-    found: list[Candidate] = []
+    found = list[Candidate]()
     for at, split in enumerate(takewhile(lambda _: not REQUESTS, tried), 1):  # until somebody asks to stop
         if found and _odd(model.layers, split.p):
             dropped["pp is a power of two, or divides the layers (fours of them with the ends as layers)"] += 1
@@ -429,7 +429,7 @@ def _fitting(
     if (split.global_batch or 1) % split.d:
         dropped[f"the global batch is no multiple of DP = {split.d}"] += 1
         return []
-    fits: list[tuple[Workload, int]] = []
+    fits = list[tuple[Workload, int]]()
     for one in _schedules(model, split, device.link.domain_devices, dropped):
         if lacking := [option_of(field) for field in runs.without if getattr(one, field) > _FOUND[field]]:
             dropped[f"{runs.name} has no {lacking[0]}"] += 1
@@ -616,7 +616,7 @@ def _ways(
     dropped: Counter[str],
 ) -> list[Way]:
     """Every split at its best number of requests, pipelines where nothing less fits."""
-    ways: list[Way] = []
+    ways = list[Way]()
     used, room = engine_bytes(model, base), asked.memory_utilization * device.memory.bytes
     for split in _splits(model, device, gpus, base, dropped):
         if split.t * split.e > device.link.domain_devices:

@@ -230,7 +230,7 @@ def _next(
 
     If none can: the same text, "", and for each finding its first suggestion with the obstacle.
     """
-    left: dict[tuple[str, str], str] = {}
+    left = dict[tuple[str, str], str]()
     for finding in now.report.findings:
         asked = finding.severity in levels and any(one.startswith(only) for one in finding.codes)
         for suggestion in finding.suggestions * asked:

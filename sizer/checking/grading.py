@@ -115,7 +115,7 @@ def objections(context: Context, unsplit: Workload | None = None) -> Objections:
 
 def objections_in(answers: Iterable[tuple[Rule, Judgement]]) -> Objections:
     """What the ``answers`` of the rules on shapes and splits object to."""
-    found: dict[Objection, int] = {}
+    found = dict[Objection, int]()
     for rule, answer in answers:
         if not rule.of_costs:
             for finding in answer:
@@ -496,14 +496,14 @@ def findings_by_cause(graded: Sequence[Graded], own: Proposals) -> list[Cause]:
     A cost that no offer saves is left out, unless it was measured or no step has a price.
     """
     said = None if own.measured else _said(graded)
-    found: dict[str, list[Graded]] = {}
+    found = dict[str, list[Graded]]()
     for one in sorted(graded, key=lambda one: (not one.finding.error, not one.finding.violated, one.rule.code)):
         found.setdefault(one.finding.cause or one.finding.field, []).append(one)  # the outright ones first
     causes = [cause for alike in found.values() if (cause := _merged(alike, own, said))]
     causes.sort(
         key=lambda one: (SEVERITIES.index(one.finding.severity), -(one.finding.step_seconds or 0.0), one.finding.code)
     )
-    done: list[Cause] = []
+    done = list[Cause]()
     for cause in causes:
         done.append(_priced_once(cause, done) if own.subject.model else cause)
     return done
@@ -538,7 +538,7 @@ _Said = Mapping[str, tuple[int, float]]
 
 
 def _said(graded: Iterable[Graded]) -> _Said:
-    found: dict[str, tuple[int, float]] = {}
+    found = dict[str, tuple[int, float]]()
     for one in graded:
         cost = inf if one.finding.outright else max((offer.saving for offer in one.offers), default=0.0)
         # Memory counts as one level worse: what may fit may also not.

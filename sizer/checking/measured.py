@@ -64,9 +64,9 @@ def check_measured(
 
 def _jobs_of(subjects: Iterable[Subject]) -> tuple[dict[Operator, Job], set[str]]:
     """(the jobs of all operators that can be timed alone, the names of the others)."""
-    jobs: dict[Operator, Job] = {}
-    places: dict[tuple[str, str], int] = {}
-    alone: set[str] = set()
+    jobs = dict[Operator, Job]()
+    places = dict[tuple[str, str], int]()
+    alone = set[str]()
     for subject in subjects:
         found, notes = jobs_of_subject(subject)
         alone.update(notes.values())
@@ -128,8 +128,8 @@ def measured_costs(
 
 def jobs_of_subject(subject: Subject) -> tuple[dict[Operator, Job], Words]:
     """(each operator's job, a line for every operator that cannot be timed alone and why -> its name)."""
-    jobs: dict[Operator, Job] = {}
-    notes: dict[str, str] = {}
+    jobs = dict[Operator, Job]()
+    notes = dict[str, str]()
     for operator in subject.operators:
         name = operator.name
         if operator.kind == "collective":

@@ -74,7 +74,7 @@ def load_defaults(config: str) -> Defaults:
     """Defaults for ``config`` (a path, or "-"): of the files that match, else the project's."""
     project = nearest_table(config)
     device, stack = None, None
-    workload: Values = {}
+    workload = Values()
     matching = (one for one in project.per_file() if _matches(config, str(one.data.get("path")), one.folder))
     for table in (project, *matching):
         device, stack = table.said("device") or device, table.said("stack") or stack
@@ -85,7 +85,7 @@ def load_defaults(config: str) -> Defaults:
 
 def nearest_table(config: str | Path) -> ProjectTable:
     """The table nearest above ``config``, an empty one where there is none; keys are checked."""
-    folders: list[Path] = []
+    folders = list[Path]()
     with suppress(OSError, ValueError, RuntimeError):
         folders += Path(config).resolve().parents if config != "-" else ()
     for parent in folders:

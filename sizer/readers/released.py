@@ -154,7 +154,11 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     config = in_use(config)
     lora = {} if row.get("phase") else _lora(config, row["names"])
     row = _with_usual(row, config)
-    taken = *row["names"], *SETTINGS * ("_deepspeed" in config), *re.findall(r"\w+", str(row.get("rounds")))
+    taken = (
+        *row["names"],
+        *SETTINGS * ("_deepspeed" in config),
+        *re.findall(r"[\w.]+", str(row.get("rounds")).replace("__", ".")),
+    )
     settings, degrees = _given(row, config)
     if lora:
         rank = next((one for one in lora.values() if type(one) is int), 0)

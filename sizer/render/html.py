@@ -33,7 +33,7 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inli
 def render(document: Document, page: object) -> str:
     """``document`` as a file that any browser opens, without a network or a server."""
     style, script = map(asset, ("page.css", "page.js"))
-    charts: list[Chart] = []
+    charts = list[Chart]()
     body = "".join(_body(document, charts))
     # In a script's text only the end of the tag and a comment's begin mean something to HTML.
     specs = {"config": ASSETS["config"], "charts": [*map(spec, charts)]}

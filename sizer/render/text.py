@@ -122,7 +122,7 @@ def _narrowed(columns: list[Column], rows: list[list[Cell]], page: Page) -> Text
     """Take out what does not fit: the largest priority first; texts are folded then, and the last column goes."""
     from rich.cells import cell_len
 
-    left_out: Texts = []
+    left_out = Texts()
     while len(columns) > 1:
         sizes = (max(map(cell_len, said)) for said in zip(*_said(columns, rows, page), strict=True))
         whole = any(one.drop for one in columns)

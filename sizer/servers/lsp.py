@@ -136,7 +136,7 @@ def _sayable(
 
 def completions(priced: Priced, document: TextDocument, at: types.Position) -> list[types.CompletionItem]:
     """Neighbours of the value ``at`` a place, priced, each with the edits that make it of the present one."""
-    found: list[types.CompletionItem] = []
+    found = list[types.CompletionItem]()
     dimension = priced.dimension(_key_at(document, at) or "")
     near = neighbours(priced.proposals, dimension) if dimension else ()
     for one, _, (edit, *others) in _sayable(priced, document, near):
