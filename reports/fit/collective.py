@@ -48,6 +48,11 @@ DIRECT = ("direct_all_reduce", "direct_all_to_all")
 SENT, NODE_RANKS = {"dispatch": 1, "combine": 2}, {"gb200": 4}
 ALSO = {"b200_sxm": ("gb200",)}
 
+#: Folder -> engine's rows that are taken for sums of more than two ranks. L40S' table of NCCL, and most engines' rows,
+#: are of a machine whose ranks do not reach one another (5 and 1.5 GB/s among four and eight, of 32). SGLang 0.5.12's
+#: are of another, 20.5 GB/s among either; TensorRT-LLM's published first tokens take 18 to 22 (tests/test_serving.py).
+MACHINES = {"l40s": "comm/sglang/0.5.12"}
+
 Messages = dict[tuple[str, int, int], float]
 Tables = dict[str, CollectiveConstants]
 
@@ -66,10 +71,23 @@ def read_collectives(paths: Iterable[Path]) -> Messages:
     return consensus(values)
 
 
-def read_direct(folder: Path) -> Messages:
-    """The same of engines' own: the median over frameworks and releases; DeepEP's by bytes of a rank's copies."""
+def read_messages(folder: Path) -> Messages:
+    """What a device's constants are fitted on, of its ``folder`` of tables.
+
+    Of frameworks' copies of NCCL's tables, only comm/nccl is NCCL's (oneCCL's: Intel's).
+    """
+    found = read_collectives(sorted((*folder.rglob("nccl/*/nccl_perf.parquet"), *folder.rglob("oneccl_perf.parquet"))))
+    if folder.name not in MACHINES:
+        return found | read_direct(folder)
+    pairs = {key: seconds for key, seconds in found.items() if key[1] == 2}
+    sums = read_direct(folder, MACHINES[folder.name])
+    return pairs | {("all_reduce", ranks, size): one for (_, ranks, size), one in sums.items() if ranks > 2}
+
+
+def read_direct(folder: Path, own: str = "comm/*/*") -> Messages:
+    """Engines' ``own``: the median over frameworks and releases; DeepEP's by bytes of a rank's copies."""
     values = []
-    for path in sorted(folder.glob("comm/*/*/custom_allreduce_perf.parquet")):
+    for path in sorted(folder.glob(f"{own}/custom_allreduce_perf.parquet")):
         columns = parquet_columns(path)
         names = ("kernel_source", "num_gpus", "message_size", "latency")
         for kernel, ranks, elements, latency in zip(*(columns[name] for name in names), strict=True):
@@ -110,7 +128,23 @@ def fit_collectives(messages: Messages, device: Device) -> Tables:
             for ranks in groups
         ]
         found[kind] = CollectiveConstants(tuple(groups), *zip(*values, strict=True))
-    return found
+    sums = found.get("all_reduce")
+    # A kind that is known of two ranks alone grows as the sum does: a ring of as many.
+    return {kind: _grown(one, sums) if sums and one.ranks == (2,) else one for kind, one in found.items()}
+
+
+def _grown(pair: CollectiveConstants, sums: CollectiveConstants) -> CollectiveConstants:
+    (latency,), (share,), (half,) = pair.latency_s, pair.bandwidth_share, pair.half_bytes
+    values = [
+        (
+            latency * own / sums.latency_s[0],
+            share * reached / sums.bandwidth_share[0],
+            half * bytes_ / sums.half_bytes[0],
+        )
+        for own, reached, bytes_ in zip(sums.latency_s, sums.bandwidth_share, sums.half_bytes, strict=True)
+    ]
+    columns = (tuple(float(f"{value:.4g}") for value in column) for column in zip(*values, strict=True))
+    return CollectiveConstants(sums.ranks, *columns)
 
 
 def _fitted(messages: Messages, device: Device) -> tuple[float, ...]:
@@ -150,8 +184,7 @@ def main() -> None:
     parser.add_argument("--tables", type=Path, required=True)
     tables, found = parser.parse_args().tables, defaultdict(list)
     for name, folder in FOLDERS.items():
-        files = sorted((tables / folder).rglob("nccl/*/nccl_perf.parquet"))
-        for kind, *rest in judged(read_collectives(files) | read_direct(tables / folder), load_device(name)):
+        for kind, *rest in judged(read_messages(tables / folder), load_device(name)):
             found[kind].append(rest)
     rows = []
     for kind, each in sorted(found.items()):

@@ -29,7 +29,7 @@ if __name__ == "__main__":
 
 from fit.alignment import add_alignment
 from fit.cells import fit_cells
-from fit.collective import fit_collectives, predicted, read_collectives, read_direct
+from fit.collective import fit_collectives, predicted, read_messages
 from fit.correction import Case, polished
 from fit.evidence import read_rows
 from fit.gemm import BLOCKWISE_TILES, fit_products, relatives
@@ -213,12 +213,8 @@ def fit_tables(
 def add_collectives(
     device: Device, folder: Path, cost: dict[str, Any], error: dict[str, Any], progress: Progress
 ) -> None:
-    """Collectives within a node; of frameworks' copies of NCCL's tables, only comm/nccl is NCCL's (oneCCL's: Intel's).
-
-    Kinds that no table has are an all-gather's.
-    """
-    if files := sorted((*folder.rglob("nccl/*/nccl_perf.parquet"), *folder.rglob("oneccl/*/oneccl_perf.parquet"))):
-        messages = read_collectives(files) | read_direct(folder)
+    """Collectives within a node; kinds that no table has are an all-gather's."""
+    if messages := read_messages(folder):
         collective = fit_collectives(messages, device)
         collective.setdefault("all_to_all", collective["all_gather"])
         off = np.abs(predicted(messages, device, collective) / np.array(list(messages.values())) - 1)
