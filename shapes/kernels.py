@@ -154,7 +154,7 @@ def run_of(kernel: str, generation: str, dtype: str, d_qk: int, d_v: int, traini
     name = resolve(kernel, generation, training)
     if generation not in _usual():
         return Run(name, d_qk, d_v, None, (), (), f"nothing is known of kernels on {generation}", False)
-    refused: dict[str, str] = {}
+    refused = dict[str, str]()
     while True:
         facts = load_kernel(name)
         for asked in (facts.first.get(generation), name):

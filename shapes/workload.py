@@ -505,7 +505,7 @@ def workload_fields(asked: Named) -> Values:
     >>> workload_fields({"tp": 8, "b": 1})
     {'t': 8, 'b': 1}
     """
-    found: Values = {}
+    found = Values()
     for name, value in asked.items():
         own = ours(name, (*WORKLOAD_FIELDS, *_LETTERS))
         field = _LETTERS.get(own, own)

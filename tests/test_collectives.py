@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import sizer
 from shapes.cost import predict
-from shapes.cost.constants import collective_constants, moving_constants
+from shapes.cost.constants import collective_constants, moving_constants, relative
 from shapes.cost.explain import explain
 from shapes.cost.moving import origin_of
 from shapes.device import load_device
@@ -398,6 +398,22 @@ def test_own_kernels_are_for_one_node_and_for_devices_where_they_were_measured()
 def test_first_tokens_over_pcie_take_what_was_published(model: str, t: int, s: int, seconds: float) -> None:
     found = sizer.check(model, phase="prefill", b=1, s=s, t=t, dtype="fp8", device="l40s").step
     assert found.seconds == pytest.approx(seconds, rel=0.13)
+
+
+@pytest.mark.parametrize(
+    ("device", "kin"),
+    [
+        ("a100-pcie", "l40s"),
+        ("h100-pcie", "rtx-pro-6000-server"),
+        ("rtx-4090", "l40s"),
+        ("h20", "h200"),
+        ("a100-sxm-40", "a100-sxm"),
+        ("mi300x", "h100-sxm"),  # nothing of its links was published
+    ],
+)
+def test_collectives_are_borrowed_from_a_device_of_the_same_links(device: str, kin: str) -> None:
+    """An NVLink device's share of its link, and engines' own kernels, are none of a PCIe card's."""
+    assert relative(load_device(device), "collective").name == kin
 
 
 DISPATCH = replace(DIRECT, what="all_to_all")

@@ -161,6 +161,11 @@ def relative(device: Device, table: str = "bf16") -> Device:
         return device
     product = table not in (GROUPED, "collective")
     fitted = [load_device(name) for name in FITTED + tuple(CARRY.linked)]
+    if table == "collective":
+        # Over the same links: NVLink's kernels do not run over PCIe.
+        fitted = [
+            one for one in fitted if table in one.cost and one.link.intra_node == device.link.intra_node
+        ] or fitted
 
     def those(key: str, value: str | None) -> list[Device]:
         alike = [other for other in fitted if getattr(other, key) == value]

@@ -457,7 +457,7 @@ class Forward:
     def recurrence(self, mixer: RecurrentShape, hidden: int, x: Tensor) -> Tensor:
         rows, e, (heads, groups) = self.rows, self.element, mixer.on_shard(self.t)
         chunks, outward = -(-rows // mixer.chunk), mixer.linears(hidden)[-1]
-        projected: ByName = {}
+        projected = ByName()
         for parts, linears in mixer.projections(hidden):
             y = x
             for linear in linears:

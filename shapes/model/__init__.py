@@ -278,7 +278,7 @@ class ModelShape:
     @property
     def formats(self) -> dict[WeightFormat, int]:
         """The formats of a quantised release -> parameters kept in each; none where it is not quantised."""
-        held: dict[WeightFormat, int] = {}
+        held = dict[WeightFormat, int]()
         for tensor in self.tensors() if any(block.formats for _, block in self.all_blocks()) else ():
             if tensor.weights:
                 held[tensor.weights] = held.get(tensor.weights, 0) + tensor.copies * tensor.elements

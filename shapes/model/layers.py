@@ -289,7 +289,7 @@ class Tower:
 def kinds_of(blocks: Blocks) -> Blocks:
     """``blocks`` with equal ones merged, in the order in which each first comes."""
     times_of = Counter(map(id, blocks))
-    counts: dict[Block, int] = {}
+    counts = dict[Block, int]()
     for block in {id(block): block for block in blocks}.values():
         counts[block] = counts.get(block, 0) + times_of[id(block)]
     return tuple(block if times == 1 else replace(block, count=block.count * times) for block, times in counts.items())

@@ -230,7 +230,7 @@ def sides(model: ModelShape, t: int, expert_t: int, *, fused: bool | None = None
     ``fused``: projections of the same input in one matrix, as serving engines have them (None: as the model class
     does). Matrices that are never quantised (routers, gates, embedding and head) are left out.
     """
-    found: list[Side] = []
+    found = list[Side]()
     for stack, block in model.all_blocks():
         width = "shared_d_ff" if isinstance(block.mlp, MoeShape) else "d_ff"
         for linear in block.linears(stack.hidden, fused_qkv=fused, fused_gate_up=fused):

@@ -128,7 +128,7 @@ def layer_operators(model: ModelShape, workload: Workload) -> Operators:
 
 def _merged(listed: Repeated) -> Operators:
     """``listed`` with equal ones as one."""
-    merged: dict[object, list[Any]] = {}
+    merged = dict[object, list[Any]]()
     for own, times in listed:
         for operator in own:
             merged.setdefault(work_key(operator), [operator, 0])[1] += operator.count * times
@@ -515,7 +515,7 @@ def _quantised(operator: Gemm | GroupedGemm, recipe: Recipe, training: bool) -> 
     # A forward quantises X (m tokens by k features), a wgrad dY (m features by k tokens).
     tensor = (1 if grouped else operator.batch) * operator.m * operator.k
     again = {phase: phase in recipe.products for phase in ("dgrad", "wgrad")}
-    quantised: list[tuple[Phase, int, int, str]] = []
+    quantised = list[tuple[Phase, int, int, str]]()
     if operator.phase == "forward":
         # Read by rows now and by columns in wgrad.
         quantised = [("forward", tensor, 1 + (training and again["wgrad"]), "")]

@@ -167,10 +167,10 @@ class _Layer:
 
     def _attentions(self) -> tuple[AttentionShape | MlaShape | None, AttentionShape | None]:
         """A layer's attention, and its attention to another stack, whose keys and values its queries do not read."""
-        alike: dict[Ints, list[Node]] = {}
+        alike = dict[Ints, list[Node]]()
         for core in self.open("attention"):
             alike.setdefault(core.operands, []).append(core)
-        parts: dict[bool, Any] = {}
+        parts = dict[bool, Any]()
         for core, *again in alike.values():
             found = self._attention(core, *again)
             crosses = isinstance(found, AttentionShape) and self._is_cross(core, after=bool(parts))
@@ -451,7 +451,7 @@ class _Layer:
             return None
         conv = self.one(convolutions, "convolutions")
         out = self.one(self.products(conv.bit, n=hidden), "products read the convolution")
-        into: list[Node] = []
+        into = list[Node]()
         for readers in ([out], into, [conv]):
             read = [node for node in self.open("gemm") if any(one.reads & node.bit for one in readers)]
             into += [node for node in read if node not in into]
@@ -542,7 +542,7 @@ class Recogniser:
         """The outermost modules none of whose parameters was used."""
         # By identity: a tied head's matrix is used under the embedding's path.
         used = {id(self.module.get_parameter(path)) for path in self.graph.used}
-        found: list[str] = []
+        found = list[str]()
         for path, child in self.module.named_modules():
             own = {*map(id, child.parameters())}
             if own and not used & own and not any(path.startswith(f"{one}.") for one in found):

@@ -122,7 +122,7 @@ def as_released(said: Fields, experts: str, model: ModelShape) -> tuple[ModelSha
     if not scheme:
         return model, {}, ()
     stack, blocks = model.main, []
-    known: dict[Items, Block] = {}
+    known = dict[Items, Block]()
     for layer, one in enumerate(each_layer(stack.blocks)):
         alike = one, scheme.said_of(layer)
         known[alike] = known.get(alike) or _quantised(one, model, layer, scheme, fields)

@@ -381,7 +381,7 @@ def _step(side: Side, recipe: Recipe | None) -> int:
 
 def cut_blocks(model: ModelShape, workload: Workload) -> dict[str, Side]:
     """Dimension -> the first side of a matrix whose shard is not made of whole blocks."""
-    found: dict[str, Side] = {}
+    found = dict[str, Side]()
     for side in sides(model, workload.t, workload.expert_t):
         step = _step(side, workload.low_precision)
         tail = side.dimension == "kv_lora_rank" and side.output and step > _LATENT_BLOCK

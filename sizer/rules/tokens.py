@@ -400,7 +400,7 @@ def fits_in_memory(context: Context) -> Answer:
 
 def _that_fit(context: Context) -> Suggestions:
     """The first change of the same fields that fits: the smallest degree or stage. If one fits, no further fields."""
-    ways: dict[frozenset[str], Suggestion] = {}
+    ways = dict[frozenset[str], Suggestion]()
     for change in _ways_out(context.whole, context.workload, context.device.link.domain_devices):
         enough = any(fields <= change.keys() for fields in ways)
         if not enough and (total := context.total_bytes(change)) <= context.room_bytes:

@@ -44,7 +44,7 @@ def weighted_jobs(space: Space, change: Sizes) -> WeightedJobs:
     names = space.measured_parts or (("layer", "head") if model.head else ("layer",))
     _refuse(model, workload, names)
     scale, blocks = space.workload.tokens / workload.tokens, model.main.blocks
-    jobs: dict[str, tuple[Job, float]] = {}
+    jobs = dict[str, tuple[Job, float]]()
     for name in names:
         # The head is once, whatever the blocks.
         for block in blocks if name != "head" else (replace(blocks[0], count=1),):

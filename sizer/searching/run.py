@@ -105,8 +105,8 @@ def _judged(
     broken: Callable[[Sizes], Objections], listed: Iterable[Ranked], own: Objections, top: int
 ) -> tuple[Ranking, Ranking]:
     """The first ``top`` that break no rule which the baseline keeps, and those before them that do."""
-    passing: list[Ranked] = []
-    breaking: list[Ranked] = []
+    passing = list[Ranked]()
+    breaking = list[Ranked]()
     for one in islice(listed, LOOKED_AT):
         # A rule that the baseline breaks in a searched dimension does not excuse a candidate.
         kept = {key: outright for key, outright in own.items() if key[1] not in one.change}
@@ -130,7 +130,7 @@ def worth_it(breaking: Ranking, passing: Ranking) -> Ranking:
 
 def _distinct(changes: Iterable[Sizes]) -> Iterator[int]:
     """Places of the first of those that are alike in every large dimension, and have about as many layers."""
-    seen: dict[frozenset[tuple[str, int]], list[int]] = {}
+    seen = dict[frozenset[tuple[str, int]], list[int]]()
     for at, change in enumerate(changes):
         large = frozenset((key, value) for key, value in change.items() if key not in SMALL | {"layers"})
         layers, others = change.get("layers", 1), seen.setdefault(large, [])

@@ -138,7 +138,7 @@ class PairedSamples:
         count = len(race.predicted_s)
         self._offsets: Array = np.log(race.weights or np.ones(count))
         self.prior: Array = np.log(race.predicted_s) + self._offsets
-        codes: dict[Hashable, int] = {}
+        codes = dict[Hashable, int]()
         self._classes = np.array([codes.setdefault(one, len(codes)) for one in race.classes or [0] * count])
         self.ratios: dict[int, Array] = {}
         #: For each candidate: the logarithm of its objective over the baseline's seconds, the spread of its batches,
