@@ -525,7 +525,7 @@ def _words(text: str | None) -> Names:
 def routing_note(expert_load: float) -> str:
     """How tokens are taken to spread over a mixture's experts, as a sentence for a report."""
     if expert_load == 1.0:
-        return "routing: even, every expert is routed as many tokens"
+        return "routing: even, every expert is as likely to be routed a token"
     return f"routing: uneven, the fullest expert is routed {expert_load:g} x the mean of the tokens"
 
 

@@ -14,6 +14,7 @@ from tiers import every_run
 import sizer
 from shapes.device import load_device
 from shapes.errors import InputError
+from shapes.frozen import replace
 from shapes.model import ModelShape
 from sizer.checking.findings import PricedFinding, Report
 from sizer.cli import main
@@ -368,9 +369,12 @@ def test_an_uneven_pipeline_is_warned_of_where_fewer_stages_are_faster() -> None
         (finding,) = named(sizer.check("meta-llama/Llama-2-70b-hf", s=4096, **asked), "SZ110")
         # Without running layers again fewer stages do not fit, but with more tensor parallelism.
         assert (finding.severity, change in [one.change for one in finding.suggestions]) == ("warning", True)
-    # 24 layers and a head of 1.7 over 8 wait as long, but gradients of fewer stages take longer over the network.
+    # 24 layers and a head of 1.7 over 8 wait as long, but gradients of fewer stages take longer over a node's 25 Gb/s.
     asked = {"gpus": 24, "p": 8, "vpp": 2, "d": 3, "b": 1, "s": 2048, "global_batch": 48, "zero": 1}
-    assert sizer.check("HuggingFaceTB/SmolLM2-1.7B", device="l40s", **asked).ok
+    device = load_device("l40s")
+    slow = replace(device, link=replace(device.link, inter_node_bytes_per_s=25e9 / 8 / 8))
+    assert sizer.check("HuggingFaceTB/SmolLM2-1.7B", device=slow, **asked).ok
+    assert not sizer.check("HuggingFaceTB/SmolLM2-1.7B", device=device, **asked).ok
 
 
 def test_devices_that_are_said_stay_as_many_where_experts_do_not_divide() -> None:

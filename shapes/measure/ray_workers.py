@@ -71,7 +71,7 @@ def _own_signals() -> Iterator[None]:
 
 def accelerators() -> Counter[str]:
     """Type -> whole accelerators of the cluster's nodes."""
-    found: Counter[str] = Counter()
+    found = Counter[str]()
     for node in ray.nodes():
         resources = node["Resources"] if node["Alive"] else {}
         types = [name.removeprefix(_TYPE) for name in resources if name.startswith(_TYPE)]

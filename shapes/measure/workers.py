@@ -211,7 +211,7 @@ class _Leases:
         self._place = {job.key: place for place, job in enumerate(jobs)}
         self.waiting = list(range(len(jobs)))
         self._interleave, self._devices = interleave, devices
-        self._losses: Counter[str] = Counter()
+        self._losses = Counter[str]()
         self._out = 0
         self._changed = Condition()
         self.closed = False

@@ -451,8 +451,10 @@ def expert_operators(block: Block, hidden: int, tokens: int, run: Lowering) -> L
     workload, moe = run.workload, block.mlp
     if not isinstance(moe, MoeShape):
         return
-    held, routed = moe.experts // workload.e, workload.expert_tokens(tokens) * moe.top_k
-    groups = min(held, routed) if workload.decode else held
+    held, own = moe.experts // workload.e, workload.expert_tokens(tokens)
+    routed, groups = own * moe.top_k, held
+    if workload.decode:  # of few tokens, each routed at random, not every expert has one
+        groups = round(held * (1 - (1 - moe.top_k / moe.experts) ** (own * workload.e)))
     kind = GroupedGemm if workload.train else partial(RoutedGemm, held=held, choices=moe.experts + moe.empty)
     for linear in block.expert_linears(hidden, fused=workload.fused_gate_up):
         dtype, recipe, weight_bytes = _runs_in(linear, workload)

@@ -67,7 +67,7 @@ class OperatorTable(Printable):
         row covers, if layers differ.
         """
         found = dict[tuple[str, int], list[Values]]()
-        seen: Counter[tuple[str, str]] = Counter()
+        seen = Counter[tuple[str, str]]()
         for row in self.rows:
             # Kinds of layers may share a name: the second forward of one is another operator's.
             phase = row["name"], row["phase"]

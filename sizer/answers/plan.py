@@ -358,7 +358,7 @@ def plan(
     wanted = {*map(_DEGREES, splits)}
     saved_by = options.pop("implementation", base.implementation)
     base = replace(base, phase="train", sequence_parallel=False, implementation=saved_by)
-    dropped: Counter[str] = Counter()
+    dropped = Counter[str]()
     runs = load_stack(stack)
     pricer = Pricer(device, stack=runs)
     spread = memory(model, replace(base, b=1, d=gpus, zero=3), **options).components
@@ -571,7 +571,7 @@ def plan_serving(
     InputError where no split fits, or none keeps the limits: the nearest is named.
     """
     stack = load_serving_stack(asked.engine, device.architecture)
-    dropped: Counter[str] = Counter()
+    dropped = Counter[str]()
     ways = _ways(model, device, gpus, base, stack, asked, dropped)
     _some(ways, gpus, dropped)
     near = min(ways, key=attrgetter("missed"))

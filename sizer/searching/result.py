@@ -72,20 +72,20 @@ class SearchResult(Printable):
     objective: str
     tokens: int
     baseline: Ranked
-    candidates: tuple[Ranked, ...]
+    candidates: Ranking
     verdict: str
     source: str
     considered: int
     measurements: int
     elapsed_s: float
     excluded: Sizes
-    pareto: tuple[Ranked, ...] = ()
+    pareto: Ranking = ()
     notes: Names = ()
-    ranked: tuple[Ranked, ...] = ()
+    ranked: Ranking = ()
     keys: Words = field(default_factory=dict)
     keep: bool = False
     serving: Workload | None = None
-    front: tuple[Ranked, ...] = ()
+    front: Ranking = ()
     stack: str | None = None
     aligned: Ranked | None = None
 

@@ -384,7 +384,7 @@ def aligned(row: Sequence[TimedCandidate], ranked: Ranking, step: int) -> Ranked
     )
 
 
-def _with_memory(space: Space, listed: Ranking) -> tuple[Ranked, ...]:
+def _with_memory(space: Space, listed: Ranking) -> Ranking:
     """Those that are shown, with their device's peak memory less the baseline's: half a millisecond each."""
     peak = memory(space.model, space.workload).total_bytes
     return tuple(replace(one, memory_change_bytes=_peak(space, one) - peak) for one in listed)
