@@ -12,9 +12,12 @@ from typing import Literal
 
 from .dtypes import next_multiple
 from .frozen import Named, Names, frozen
-from .model.resize import Side
+from .model import ModelShape
+from .model.resize import Side, resize, sides
 from .program import added
+from .recipes import Recipe
 from .toml_table import Table, load, named
+from .workload import Workload
 
 ENGINES = (
     *("vllm", "tensorrt-llm", "sglang", "llama-cpp", "transformer-engine", "torchao", "megatron-core", "nemo"),
@@ -24,6 +27,9 @@ ENGINES = (
 USES = ("serving", "training", "fine-tuning")
 #: Formats that weights are deployed in.
 FORMATS = ("bf16", "tensorwise", "blockwise", "mxfp8", "mxfp4", "nvfp4", "int8", "int4")
+
+#: Blocks larger than this need not divide the latent projection's outputs.
+_LATENT_BLOCK = 32
 
 #: How an engine takes a model, the best first. "unknown": no check was found in it, and its outcome was not seen.
 Verdict = Literal["loads", "pads", "copies", "falls back", "unknown", "refused"]
@@ -96,6 +102,24 @@ def load_engine(name: str) -> Engine:
     return load(Path(own) if own is not None else named("engines", name, "engine", list_engines()), _engine)
 
 
+def scaled_by(side: Side, recipe: Recipe | None) -> int:
+    """Elements of a block along a side; of a release, which was cut into blocks whole, where ranks cut it again."""
+    if not recipe:
+        return side.block if side.shards > 1 and side.whole % side.block == 0 else 1
+    return max(recipe.alignment.features, recipe.alignment.per_shard)
+
+
+def cut_blocks(model: ModelShape, workload: Workload) -> dict[str, Side]:
+    """Dimension -> the first side of a matrix whose shard is not made of whole blocks."""
+    found = dict[str, Side]()
+    for side in sides(model, workload.t, workload.expert_t):
+        step = scaled_by(side, workload.low_precision)
+        # A latent projection's last block may be cut short.
+        if side.features % step and not (side.dimension == "kv_lora_rank" and side.output and step > _LATENT_BLOCK):
+            found.setdefault(side.dimension, side)
+    return found
+
+
 def padded_to(side: Side, name: str = "") -> int:
     """Features that the engine ``name`` ("": any) pads a shard to which cuts blocks of a release.
 
@@ -109,6 +133,18 @@ def padded_to(side: Side, name: str = "") -> int:
         if side.kept and side.kept.title.lower().startswith(fact.formats) and side.features % fact.multiple
     }
     return min(said, default=0) and max(said)
+
+
+def as_run(model: ModelShape, workload: Workload, engine: str = "") -> ModelShape | None:
+    """The model with the widths that ``engine`` ("": any) pads where ranks cut blocks of a release.
+
+    None where it is not known to pad them.
+    """
+    for name, side in cut_blocks(model, workload).items():
+        if not (features := padded_to(side, engine)):
+            return None
+        model = resize(model, **{name: side.shards * features})
+    return model
 
 
 def _engine(data: Named, where: str) -> Engine:

@@ -727,6 +727,26 @@ def test_a_plan_prices_the_padding_of_cut_blocks_in_time_and_memory() -> None:
     assert narrow.tpot_s < cut.tpot_s
 
 
+@pytest.mark.parametrize("tp", [1, 4, 8])
+def test_memory_and_deploy_count_the_padding_of_cut_blocks_as_a_plan_does(tp: int) -> None:
+    def at(width: int, **more: Any) -> tuple[Any, Any]:
+        config = {**released("openai/gpt-oss-20b")[0], "intermediate_size": width}
+        found = sizer.memory(config, tp=tp, **more)
+        served = sizer.deploy(config, tp=tp).memory
+        assert served
+        return (found.engine, found.memory.components, found.largest_microbatch), served
+
+    serve: dict[str, Any] = {"phase": "decode", "b": 1, "context": 4096}
+    wide = {1: 2880, 4: 4 * 768, 8: 8 * 384}[tp]
+    # One rank cuts no block; 720 and 360 a rank run as 768 and 384.
+    assert at(2880, **serve) == at(wide, **serve)
+    (engine, *_), served = at(2880, **serve)
+    assert engine.total_bytes == served.needed_bytes
+    # Trainers unpack a release, and pad nothing.
+    train: dict[str, Any] = {"phase": "train", "finetune": "qlora"}
+    assert (at(2880, **train)[0][1] == at(wide, **train)[0][1]) is (tp == 1)
+
+
 #: Two groups of a state that t 4 does not cut, blocks that it does, and experts; devices with little room.
 SERVED_MODELS = (
     *("tiiuae/Falcon-H1-34B-Instruct", "openai/gpt-oss-120b", "Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-32B"),

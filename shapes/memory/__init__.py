@@ -9,6 +9,7 @@ from typing import Any
 
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES, dtype_bytes
+from shapes.engines import as_run
 from shapes.errors import InputError, one_of
 from shapes.frozen import Named, Numbers, Sizes, frozen, replace
 from shapes.model import (
@@ -149,6 +150,8 @@ def memory(
     gradients = gradients_of(saved_by, microbatches)
     how = bits, workload.optimizer or "adamw", saved_by, dropout_mask_bytes, loss, copies, gradients.stay
     # Chunks show in what is in flight alone, and add nothing to it on the last stage.
+    if workload.serving and not weight_dtype:
+        model = as_run(model, workload) or model
     model, whole = as_held(model, workload), replace(workload.without_context_parallelism(), vpp=1)
     limit = on.memory.bytes if on else None
     steps = [StageStep(model, whole, "last", 1, *how)]

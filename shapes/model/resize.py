@@ -1,6 +1,7 @@
 """A model's named dimensions: the same model with some changed, and the sides of matrices that have each."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from shapes.errors import positive_int, refuse
@@ -224,6 +225,7 @@ class Side:
         return (self.kept.block[not self.output] if self.kept else 0) or 1
 
 
+@lru_cache(256)  # asked with every workload whose memory is counted
 def sides(model: ModelShape, t: int, expert_t: int, *, fused: bool | None = None) -> tuple[Side, ...]:
     """Every side of every kind of weight matrix in the layers, cut over ``t`` ranks, experts over ``expert_t``.
 

@@ -145,8 +145,7 @@ def deploy(
     if any(one.verdict == "refused" for one in found):
         # Powers of two, and what the heads divide over: degrees that people run.
         heads = dimensions(model).get("heads", 1)
-        degrees = (other for other in range(1, 65) if 64 % other == 0 or heads % other == 0)
-        others = [other for other in degrees if other % ep == 0 or ep % other == 0]
+        others = [at for at in range(1, 65) if 0 in (64 % at, heads % at) and 0 in (at % ep, ep % at)]
         taken = [(one.engine, at) for at in others for one in over(at)[1] if one.verdict not in ("refused", "unknown")]
         found = [replace(one, taken_at=tuple(at for engine, at in taken if engine == one.engine)) for one in found]
     return Deployment(
@@ -165,12 +164,15 @@ def _served(model: ModelShape, tp: int, ep: int, device: Device, form: str | Non
     workload = Workload(phase="decode", b=1, s=1, context=context, t=tp, e=spread, d=spread)
     held = "fp8" if form in ("tensorwise", "blockwise") else form  # what elements are held in; only the scales differ
     try:
-        weights = memory(model, workload, weight_dtype=held).components["weights"]
-        needed = engine_bytes(model, workload, held)
-        requests = most_requests(model, workload, device, UTILIZATION, held)
+        return RequestFit(
+            memory(model, workload, weight_dtype=held).components["weights"],
+            engine_bytes(model, workload, held),
+            int(UTILIZATION * device.memory.bytes),
+            context,
+            most_requests(model, workload, device, UTILIZATION, held),
+        )
     except InputError:
         return None
-    return RequestFit(weights, needed, int(UTILIZATION * device.memory.bytes), context, requests)
 
 
 def _released_in(model: ModelShape) -> tuple[str, tuple[FactOutcome, ...]]:

@@ -17,7 +17,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
-from shapes.engines import padded_to
+from shapes.engines import as_run
 from shapes.errors import one_of, positive_int, refuse
 from shapes.frozen import Items, Named, Names, Pair, Values, frozen, given, replace
 from shapes.keywords import WorkloadKeywords
@@ -34,7 +34,6 @@ from shapes.step.stack import SPREAD_STACK, SoftwareStack, load_stack
 from shapes.toml_table import check_bounds, table_of
 from shapes.workload import Implementation, Workload, option_of, workload_fields
 from sizer.printing import Printable
-from sizer.rules.dimensions import cut_blocks
 from sizer.subject import modules_in, read_subject, run_on
 
 from .mfu import operator_count
@@ -623,7 +622,7 @@ def _ways(
             dropped["experts are priced within a node's fast links alone"] += 1
         elif split.p > 1 and (split.t, split.e) in ((way.t, way.e) for way in ways):
             dropped["fits with fewer pipeline stages: replicas serve as much, and sooner"] += 1
-        elif not (runs := _as_run(model, split, asked.engine)):
+        elif not (runs := as_run(model, split, asked.engine)):
             dropped["ranks would cut blocks of the weights, which the engine is not known to pad (SZ124)"] += 1
         elif found := _of_split(runs, device, split, stack, asked):
             ways += found
@@ -633,15 +632,6 @@ def _ways(
                 f"{used // room + 1:.0f} or more"
             ] += 1
     return ways
-
-
-def _as_run(model: ModelShape, split: Workload, engine: str) -> ModelShape | None:
-    """The model with the widths that its engine pads where ranks cut blocks; None where it is not known to."""
-    for name, side in cut_blocks(model, split).items():
-        if not (features := padded_to(side, engine)):
-            return None
-        model = resize(model, **{name: side.shards * features})
-    return model
 
 
 def _of_split(

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from functools import partial
 
 from shapes.dtypes import next_multiple
-from shapes.engines import padded_to
+from shapes.engines import cut_blocks, padded_to, scaled_by
 from shapes.frozen import replace
 from shapes.model import AttentionShape, ModelShape, named
-from shapes.model.resize import Side, sides
 from shapes.operators.parallel import divides_over, head_counts, mlp_widths, runnable_split
 from shapes.operators.types import Product
 from shapes.recipes import RECIPES, Recipe, load_recipe
@@ -239,7 +238,7 @@ def _lost_seconds(context: Context) -> dict[tuple[str, int], dict[str, float]]:
     Recipes leave the head and adapters in 16 bits.
     """
     covered = _covered(context)
-    lost: dict[tuple[str, int], dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    lost = defaultdict[tuple[str, int], dict[str, float]](lambda: defaultdict(float))
     for op, cost, _ in context.timed():
         seconds = op.count * sum(penalty for _, penalty in cost.alignment_s)
         if isinstance(op, Product) and seconds:
@@ -338,8 +337,6 @@ def _recipe(context: Context) -> Answer:
 
 #: Dimensions that a configuration sets as one number.
 _WIDTHS = ("hidden", "d_ff", "expert_d_ff", "shared_d_ff")
-#: Blocks larger than this need not divide the latent projection's outputs.
-_LATENT_BLOCK = 32
 
 
 @rule(
@@ -372,29 +369,6 @@ def low_precision_shards(context: Context) -> Answer:
     return [*_cut_features(context), *_cut_tokens(context, recipe)]
 
 
-def _step(side: Side, recipe: Recipe | None) -> int:
-    """Elements of a block along a side; of a release, which was cut into blocks whole, where ranks cut it again."""
-    if not recipe:
-        return side.block if side.shards > 1 and side.whole % side.block == 0 else 1
-    return max(recipe.alignment.features, recipe.alignment.per_shard)
-
-
-def cut_blocks(model: ModelShape, workload: Workload) -> dict[str, Side]:
-    """Dimension -> the first side of a matrix whose shard is not made of whole blocks."""
-    found = dict[str, Side]()
-    for side in sides(model, workload.t, workload.expert_t):
-        step = _step(side, workload.low_precision)
-        tail = side.dimension == "kv_lora_rank" and side.output and step > _LATENT_BLOCK
-        if side.features % step and not tail:
-            found.setdefault(side.dimension, side)
-    return found
-
-
-#: What happens to a cut block that no kernel runs, and to one of a release.
-REFUSED = "refused"
-RELEASED = "engines refuse it, pad it or take finer scales (`sizer deploy`)"
-
-
 def _cut_features(context: Context) -> Iterator[Finding]:
     model, workload = context.whole, runnable_split(context.whole, context.workload)
     recipe = workload.low_precision
@@ -403,20 +377,26 @@ def _cut_features(context: Context) -> Iterator[Finding]:
         return divides_over(model, ranks) and dimension not in cut_blocks(model, replace(workload, t=ranks))
 
     for dimension, side in cut_blocks(model, workload).items():
-        step, kept = _step(side, recipe), recipe or side.kept
+        step, kept = scaled_by(side, recipe), recipe or side.kept
         pads = not recipe and padded_to(side)
         padded = pads or next_multiple(side.features, step)
         near = neighbours(side.whole, step * side.shards) * (dimension in _WIDTHS)
         changes = suggest(dimension, near) + suggest("t", powers_near(workload.t, partial(whole, dimension))[:1])
         changes += suggest("e", [workload.t] * (workload.serving and dimension == "expert_d_ff"))
-        otherwise = recipe.alignment.otherwise if recipe else "engines pad it" if pads else RELEASED
+        otherwise = (
+            recipe.alignment.otherwise
+            if recipe
+            else "engines pad it"
+            if pads
+            else "engines refuse it, pad it or take finer scales (`sizer deploy`)"
+        )
         yield Finding(
             dimension,
             f"{side.matrix}: {side.share} is no multiple of {step} ({kept.title if kept else ''}): "
             f"{otherwise}; padded to {padded} it is {padded / side.features - 1:.1%} more",
             changes,
             violated=True,
-            error=otherwise == REFUSED,
+            error=otherwise == "refused",
             value=context.dimensions.get(dimension, side.whole),
         )
 
@@ -431,7 +411,7 @@ def _cut_tokens(context: Context, recipe: Recipe) -> Iterator[Finding]:
             f"{tokens} tokens are no multiple of {rows} ({recipe.title}): {recipe.alignment.otherwise}",
             suggest("s", neighbours(workload.s, rows * workload.cp)),
             violated=True,
-            error=recipe.alignment.otherwise == REFUSED,
+            error=recipe.alignment.otherwise == "refused",
         )
 
 

@@ -158,9 +158,7 @@ def pipeline_balance(context: Context) -> Answer:
             suggest("p", powers_near(p, lambda stages: stages <= model.layers)[:1]),
             error=True,
         )
-    if not context.operators:
-        return "no stages are priced"
-    return _unbalanced(context)
+    return _unbalanced(context) if context.operators else "no stages are priced"
 
 
 def _unbalanced(context: Context) -> Iterator[Finding]:
