@@ -747,6 +747,20 @@ def test_memory_and_deploy_count_the_padding_of_cut_blocks_as_a_plan_does(tp: in
     assert (at(2880, **train)[0][1] == at(wide, **train)[0][1]) is (tp == 1)
 
 
+def test_a_prompt_does_not_read_a_recurrence_s_state_for_each_of_its_tokens() -> None:
+    def prompt_tokens_per_s(config: str) -> float:
+        first = []
+        for s in (512, 8192):
+            found = sizer.plan(config, device="h200", gpus=1, phase="decode", concurrency=1, s=s, context=s + 128)
+            assert isinstance(found, ServingPlan)
+            first.append(found.ways[0].ttft_s)
+        return (8192 - 512) / (first[1] - first[0])
+
+    # As many parameters: of 56 layers 27 keep a state, whose bytes are those of thousands of a token's activations.
+    hybrid, dense = map(prompt_tokens_per_s, ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", "Qwen/Qwen3-8B"))
+    assert hybrid > dense / 1.5
+
+
 #: Two groups of a state that t 4 does not cut, blocks that it does, and experts; devices with little room.
 SERVED_MODELS = (
     *("tiiuae/Falcon-H1-34B-Instruct", "openai/gpt-oss-120b", "Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-32B"),

@@ -29,7 +29,7 @@ from shapes.dtypes import MXFP4_BYTES
 from shapes.frozen import Floats, Named, Names, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators import operators
-from shapes.operators.types import Collective, Elementwise, Gemm, Operator, RoutedGemm
+from shapes.operators.types import Cast, Collective, Elementwise, Gemm, Operator, RoutedGemm
 from shapes.recipes import load_recipe
 from shapes.toml_table import Amount, Share, Table, content, named, names
 from shapes.workload import Workload
@@ -174,7 +174,6 @@ def serving_load(
     """
     own = replace(workload, b=1, p=1, d=1, e=1, fused_qkv=True, fused_gate_up=True)
     listed = operators(model, replace(own, phase="decode", s=1, context=prompt + output // 2))
-    prompts = operators(model, replace(own, phase="prefill", s=prompt, context=None))
     rate = device.memory.bandwidth_bytes_per_s
     products = [_product(one, device, spread) for one in listed if isinstance(one, Gemm | RoutedGemm)]
     reduces = [one for one in listed if isinstance(one, Collective) and one.what == "all_reduce"]
@@ -184,14 +183,17 @@ def serving_load(
     return Load(
         products=np.array(products, dtype=float),
         attention_s=sum(one.count * max(one.bytes / rate, _flops_s(device, one)) for one in _cores(listed)),
-        prompt_s=sum(one.count * _flops_s(device, one) for one in _cores(prompts)),
+        prompt_s=sum(
+            one.count * _flops_s(device, one)
+            for one in _cores(operators(model, replace(own, phase="prefill", s=prompt, context=None)))
+        ),
         ring_s=(
             sum(one.count * 2 * (1 - 1 / one.ranks) * one.bytes for one in reduces)
             # Data-parallel ranks gather the others' tokens before experts and hand sums back in 16 bits.
             + (2 + gathered) * (spread - 1) * layers * model.hidden
         )
         / device.link.intra_node_bytes_per_s,
-        passes_s=sum(one.count * one.bytes for one in listed if isinstance(one, Elementwise)) / rate,
+        passes_s=sum(one.count * one.bytes for one in listed if type(one) in (Cast, Elementwise)) / rate,
         kernels=sum(one.count for one in listed if FUSED.isdisjoint((one.kind, getattr(one, "what", "")))),
         all_reduces=sum(one.count for one in reduces),
         moe_layers=layers,
@@ -203,7 +205,8 @@ def serving_load(
 
 def _cores(listed: Iterable[Operator]) -> list[Any]:
     """Attention, and operators that stand for it (recurrences, sparse attention)."""
-    return [one for one in listed if not isinstance(one, Collective | Elementwise | Gemm | RoutedGemm)]
+    # By type: a state's update is elementwise too, and is read once for a request's token, not for each of a prompt.
+    return [one for one in listed if type(one) not in (Cast, Collective, Elementwise, Gemm, RoutedGemm)]
 
 
 def _product(one: Gemm | RoutedGemm, device: Device, spread: int) -> Floats:
