@@ -538,3 +538,22 @@ def test_a_module_that_attends_by_products_saves_its_scores() -> None:
     assert eager[0] - fused[0] == eager[1] - fused[1] > 3 * fused[0] / 2
     asked = read_subject(Text(Multiplied(fused=False)), example_inputs=ids, attention="sdpa")
     assert asked.workload.attention == "sdpa"
+
+
+class Pooled(Text):
+    """Tokens summed by learned weights, as CCT's sequence pooling does."""
+
+    def __init__(self) -> None:
+        super().__init__(Attend(), Attend())
+        self.pool, self.head = nn.Linear(SIZE, 1), nn.Linear(SIZE, 10)
+
+    def forward(self, ids: Any) -> Any:
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head((self.pool(x).softmax(1).transpose(1, 2) @ x).squeeze(1))
+
+
+def test_a_product_that_pools_tokens_after_the_layers_is_named() -> None:
+    (unproven,) = read_subject(Pooled(), example_inputs=IDS, phase="infer").unproven
+    assert unproven.reason == "bmm outside the layers"

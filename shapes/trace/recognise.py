@@ -53,6 +53,10 @@ _IN_PROJECTIONS = [tuple(map(tuple, groups)) for groups in content(DATA / "recur
 _SEQUENCE_FIRST = "; if its first dimension is the sequence, build it with batch_first=True"
 
 
+#: Kinds of products that mix tokens or experts.
+MIXING = {"attention", "grouped", "depthwise", "bmm"}
+
+
 class Misfit(Exception):  # noqa: N818 # named for what it is
     """A part of a layer whose sizes or edges fit no known form."""
 
@@ -597,8 +601,10 @@ class Recogniser:
         norms = [one.parameter for one in self._vectors(outside) if newest(one.reads) > main.last]
         outside.vectors.update(norms)
         self.claimed |= outside.vectors
-        for node in outside.open("gemm", "grouped", "conv", "depthwise", "attention"):
-            self.left[node.path] = f"{node.kind} outside the layers"
+        for node in outside.open(*MIXING, "gemm", "conv"):
+            # One number of two sequences is what compares towers; a weight without a role is named by itself.
+            if node.n > 1:
+                self.left[node.path] = f"{node.kind} outside the layers"
         vocab = head.n if head else rows
         of_head: Values = {"head": False}
         if head:
@@ -637,20 +643,20 @@ class Recogniser:
 
     def _main(self, stacks: _Stacks, outside: _Layer) -> list[_Span]:
         """The stacks of layers that mix tokens or have experts, as they ran; other repetitions are outside of them."""
-        mixing = "attention", "grouped", "depthwise", "bmm"
         main = []
-        for layers in stacks.values():
-            nodes = [node for layer in layers.values() for node in layer.nodes]
-            if any(node.kind in mixing for node in nodes):
+        for stack in stacks.values():
+            layers = [*stack.values()]
+            nodes = [node for layer in layers for node in layer.nodes]
+            if MIXING & {node.kind for node in nodes}:
                 numbers = [node.number for node in nodes]
-                main.append(_Span(min(numbers), max(numbers), list(layers.values())))
+                main.append(_Span(min(numbers), max(numbers), layers))
             else:
-                for layer in layers.values():
+                for layer in layers:
                     outside.nodes += layer.nodes
                     outside.scaled += layer.scaled
         main.sort(key=lambda span: span.first)
         # One layer may be by itself.
-        main = main or [_Span(0, 10**9, [outside])] * bool(outside.open(*mixing))
+        main = main or [_Span(0, 10**9, [outside])] * bool(outside.open(*MIXING))
         outside.need(bool(main), "no layers with attention, a convolution or experts")
         for one, following in pairwise(main):
             outside.need(one.last < following.first, "stacks of layers that run in turns")
