@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -233,3 +234,17 @@ def test_a_list_that_a_pickle_holds_a_million_times_is_read_as_often_as_the_file
     file.write_bytes(pickle.dumps({"segments": [{"blocks": blocks}] * 20_000, "device_traces": [history] * 20_000}))
     found = read_snapshot(file)
     assert sum(lines.total() for lines in found.values()) == 2 * MIB
+
+
+@pytest.mark.parametrize("put", [b"r\x00\x00\x00\x01", b"p16777216\n"])
+def test_an_index_of_a_pickles_memo_takes_no_memory_of_its_size(tmp_path: Path, put: bytes) -> None:
+    """The compiled unpickler's memo is an array up to the index: 256 MiB here, 64 GiB at most."""
+    file = tmp_path / "snapshot.pickle"
+    file.write_bytes(b"\x80\x02}" + put + b".")
+    tracemalloc.start()
+    try:
+        with pytest.raises(sizer.InputError, match="_dump_snapshot"):
+            read_snapshot(file)
+        assert tracemalloc.get_traced_memory()[1] < 8 * MIB
+    finally:
+        tracemalloc.stop()

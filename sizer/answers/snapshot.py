@@ -38,7 +38,9 @@ class Held(NamedTuple):
     line: str
 
 
-class _Plain(pickle.Unpickler):
+class _Plain(pickle._Unpickler):
+    # Python's own, whose memo is a dict: the compiled one takes 16 bytes for each number up to the largest index, which
+    # five bytes of a file can make 64 GiB. It takes 12 us more for each event.
     def find_class(self, module_name: str, global_name: str) -> Any:
         raise pickle.UnpicklingError(f"{module_name}.{global_name}")
 
