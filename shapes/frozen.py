@@ -110,7 +110,7 @@ def _code(makes: tuple[bool, ...], ends: "Names") -> CodeType:
     lines = [f"def __init__(self, {', '.join(f'_{place}' for place in range(len(makes)))}):", " pass"]
     for place, make in enumerate(makes):
         lines.append(f" set{place}(self, {f'make{place}() if _{place} is MISSING else ' * make}_{place})")
-    made: dict[str, Any] = {}
+    made = Values()
     exec("\n".join([*lines, *ends]), made)
     code: CodeType = made["__init__"].__code__
     return code
@@ -212,7 +212,7 @@ def members(cls: Any) -> Values:
     asked = _said().get(f"{cls.__module__}.{cls.__qualname__}", {})
     roots = {key: list(_roots(value)) for key, value in asked.items()}
     used = {*asked, *chain.from_iterable(roots.values())}
-    listed: Values = {}
+    listed = Values()
     for name in names:
         listed |= {key: asked[key] for key, found in roots.items() if found[:1] == [name]}
         if name not in used:

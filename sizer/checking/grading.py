@@ -402,7 +402,9 @@ def _reservations(subject: Subject, changed: Subject, device: Device, scale: flo
         yield "at equal tokens and devices"
     if subject.workload.spread > changed.workload.spread and not subject.named_stack:
         yield f"both steps on {subject.stack.name}"
-    if subject.asked and changed.workload == subject.workload and changed.model == subject.model:
+    if changed.asked:
+        yield "needs the other errors mended too"
+    elif subject.asked and changed.workload == subject.workload and changed.model == subject.model:
         yield "the times here are of it"
 
 

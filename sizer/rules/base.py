@@ -285,7 +285,7 @@ class Rule:
 
 
 #: Code -> rule, filled as the topics' files are imported.
-DECLARED: dict[str, Rule] = {}
+DECLARED = dict[str, Rule]()
 
 
 def rule(code: str, source: str, needs: str = "") -> Callable[[Check], Check]:
