@@ -48,7 +48,7 @@ class IntegerTable:
         self.size = len(next(iter(columns.values())))
         self.rows, self.done = np.arange(self.size) if rows is None else rows, False
         self._codes = {frozenset[str](): (np.zeros(self.size, np.intp), np.zeros(1, np.intp))}
-        self._lifted: dict[tuple[frozenset[str], frozenset[str]], Array] = {}
+        self._lifted = dict[tuple[frozenset[str], frozenset[str]], Array]()
 
     def keys(self) -> Iterable[str]:
         """Names of the columns: with ``[]`` it makes a table something to be unpacked as keywords."""

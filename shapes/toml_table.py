@@ -184,7 +184,7 @@ class Table:
         self.data: Named = data
         self.where = where
         self.prefix = prefix
-        self._asked: set[str] = set()
+        self._asked = set[str]()
 
     def fail(self, key: str, expected: str) -> InputError:
         return InputError(expected, self.prefix + key, self.data.get(key), self.where)

@@ -80,6 +80,8 @@ def saving(policy: str) -> Saving:
 #: "infer" is one forward pass over whole sequences; "prefill" that of a serving engine, which needs the last position's
 #: logits alone; "decode" is one step of generating.
 RunPhase = Literal["train", "infer", "prefill", "decode"]
+#: Fields of a step that an engine decodes: it multiplies an input by all its matrices at once.
+MERGED = {"fused_qkv": True, "fused_gate_up": True}
 #: "auto" (once "flash") is what the device's usual stack runs; shapes/kernels holds the others' facts.
 AttentionKernel = Literal[
     "auto", "flash", "fa2", "fa3", "fa4", "cudnn", "flashinfer", "sdpa", "mem_efficient", "fused_sdpa", "eager"

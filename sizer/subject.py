@@ -22,6 +22,7 @@ from shapes.step.stack import SoftwareStack, default_stack, load_stack
 from shapes.workload import (
     ADAPTED,
     MEGATRON_ROWS,
+    MERGED,
     POLICIES,
     WORDS,
     WORKLOAD_FIELDS,
@@ -396,6 +397,8 @@ def settle_workload(reading: Reading, asked: Named) -> Workload:
     values.setdefault("s", min(DEFAULT_SEQUENCE, reading.longest or reading.model.max_positions or DEFAULT_SEQUENCE))
     # Decoding has kernels of its own, whatever a file or a module trains with.
     values |= stated(attention=decodes * asked.get("attention", "auto"))
+    if decodes:
+        values = MERGED | values
     _check_adapters(values)
     refuse(
         asked.get("vpp", 1) != 1 and values.get("p", 1) == 1,

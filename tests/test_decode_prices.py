@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sizer
 from shapes.cost import predict
 from shapes.cost.constants import published
 from shapes.cost.decode import form_of
@@ -146,3 +147,25 @@ def test_published_rows_are_within_a_fifth(
 ) -> None:
     core = CachedAttention("core", batch, 32, 8, 1, keys, 128, 128, kv_dtype=kv_dtype)
     assert predict(core, device).seconds * 1e6 == pytest.approx(microseconds, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("device", "t", "b", "output", "ms"),
+    # aiconfigurator's silicon_sample.csv (095f58a5): Llama 3.1 70B in fp8, prompts of 1,024 tokens, vLLM.
+    [
+        ("h100-sxm", 2, 4, 8192, 17.97),
+        ("h100-sxm", 4, 4, 8192, 12.00),
+        ("h100-sxm", 4, 16, 1024, 13.19),
+        ("h200", 4, 4, 8192, 9.96),
+        ("b200", 4, 4, 8192, 8.40),
+    ],
+)
+def test_operators_of_few_requests_add_up_to_what_an_engine_takes(
+    device: str, t: int, b: int, output: int, ms: float
+) -> None:
+    """With projections merged as engines have them: apart, their sum is 1.2 to 1.5 times the published one."""
+    asked: dict[str, Any] = {"phase": "decode", "dtype": "fp8", "t": t, "b": b, "context": 1024 + output // 2}
+    found = sizer.check("meta-llama/Llama-3.1-70B", device=device, **asked).step
+    assert found.seconds * 1e3 == pytest.approx(ms, rel=0.13)
+    apart = sizer.check("meta-llama/Llama-3.1-70B", device=device, fused_qkv=False, fused_gate_up=False, **asked).step
+    assert apart.seconds * 1e3 > 1.15 * ms

@@ -138,7 +138,7 @@ def test_each_matrix_runs_as_it_is_released_unless_the_caller_says_a_type() -> N
     found = {one.name.split(".")[-1]: one for one in table.operators if isinstance(one, Gemm | GroupedGemm)}
     costs = {one.name.split(".")[-1]: cost for one, cost in zip(table.operators, table.costs, strict=True)}
     assert (found["gate_up_proj"].dtype, found["gate_up_proj"].weight_bytes) == ("bf16", 0.5 + 1 / 32)
-    assert found["q_proj"].weight_bytes is None
+    assert found["qkv_proj"].weight_bytes is None
     assert costs["gate_up_proj"].tier == "fitted"
     asked = read_subject(config, phase="decode", b=1, dtype="bf16")
     assert not asked.model.formats  # type: ignore[union-attr]
@@ -237,7 +237,7 @@ def test_an_explained_time_counts_the_bytes_of_narrow_weights() -> None:
     """Half a byte an element of 25600 x 5120, and scales: a quarter of what bf16 moves."""
     narrow = {"quant_method": "awq", "bits": 4, "group_size": 128}
     config = {**LLAMA_70B, "hidden_size": 5120, "intermediate_size": 25600, "quantization_config": narrow}
-    table = ops(config, device="rtx-4090", phase="decode", b=1, context=8192).named("mlp.gate_proj")
+    table = ops(config, device="rtx-4090", phase="decode", b=1, context=8192).named("mlp.down_proj")
     ((operator, cost),) = zip(table.operators, table.costs, strict=True)
     assert cost is not None
     parts = {part.what: part for part in explain(operator, cost, table.device)}

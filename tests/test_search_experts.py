@@ -18,7 +18,7 @@ from shapes.model.resize import dimensions, resize
 from shapes.operators import operators
 from shapes.operators.types import GroupedGemm
 from shapes.step import Pricer
-from shapes.workload import Workload
+from shapes.workload import MERGED, Workload
 from sizer.cli import main
 from sizer.readers import Source, read_config
 from sizer.searching import search
@@ -307,7 +307,7 @@ def test_contexts_are_compared_at_equal_tokens_and_served_as_long() -> None:
     workload = run_by(subject.stack, subject.given, subject.workload, pricer.device)
     alone = pricer.step(operators(model, workload), workload, model)
     assert longer.timing.seconds == pytest.approx(alone.seconds / 2)  # a step of twice the tokens
-    decode = Workload(b=4, context=16384, phase="decode")
+    decode = Workload(b=4, context=16384, phase="decode", **MERGED)
     assert longer.decode is not None
     assert longer.decode.seconds == Pricer(load_device("h100-sxm")).step(operators(model, decode), decode).seconds
     assert {one.change["s"] for one in found.front} == {2048, 4096, 8192}, "no context is beaten by a shorter one"

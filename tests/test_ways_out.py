@@ -108,7 +108,7 @@ def test_a_file_without_one_of_its_keys_is_mended_as_its_refusal_says(tmp_path: 
     assert tried > 20
 
 
-@pytest.mark.parametrize("number", [60, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [100, pytest.param(2000, marks=pytest.mark.slow)])
 def test_a_mutant_is_mended_as_its_refusal_says(number: int, tmp_path: Path) -> None:
     tried, left = dead_ends(list(mutants(number)), tmp_path)
     assert left == []

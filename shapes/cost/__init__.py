@@ -142,10 +142,10 @@ def _by_group(
     operators: Sequence[Any], device: Device, key: Function, price: Callable[[list[Any], Any, Device], Iterable[Cost]]
 ) -> list[Cost]:
     """The costs of operators, in their order, those of one ``key`` priced together; errors name the operator."""
-    groups: dict[Any, list[int]] = {}
+    groups = dict[Any, list[int]]()
     for index, operator in enumerate(operators):
         groups.setdefault(_naming(key, operator, device), []).append(index)
-    costs: dict[int, Cost] = {}
+    costs = dict[int, Cost]()
     for own, indices in groups.items():
         costs.update(zip(indices, price([operators[index] for index in indices], own, device), strict=True))
     return [costs[index] for index in range(len(operators))]
@@ -164,7 +164,7 @@ def _naming(function: Callable[[Any, Device], T], operator: Operator, device: De
 def seconds_of(operators: Sequence[Operator], device: Device) -> list[Any]:
     """Predicted seconds of one run of each operator: a column where sizes are. InputError as of `predict_many`."""
     found: list[Any] = [None] * len(operators)
-    groups: dict[tuple[ProductKernels, float], dict[Items, list[int]]] = {}
+    groups = dict[tuple[ProductKernels, float], dict[Items, list[int]]]()
     for place, operator in enumerate(operators):
         if kind_of(operator).parts:
             found[place] = sum(moved_parts(operator, device))

@@ -152,7 +152,7 @@ class AcceleratorBackend(Backend):
         self._module.set_device(device)
         # One for all captures: libraries keep a workspace for each stream.
         self._side = self._module.Stream()
-        self._queueing_s: dict[str, float] = {}
+        self._queueing_s = dict[str, float]()
         self.cache_bytes = self._read_cache_bytes()
 
     def _read_cache_bytes(self) -> int:

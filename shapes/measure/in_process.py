@@ -61,7 +61,7 @@ class InProcess:
         os.environ.pop("OPENBLAS_DEFAULT_NUM_THREADS", None)  # the program's own start set it
         self.backend: Backend = open_backend(device) if device is None or isinstance(device, str) else device
         #: Relative errors of kernels that were checked here, by job.
-        self._errors: dict[str, float] = {}
+        self._errors = dict[str, float]()
         self._control: Prepared | None = None
 
     @cached_property

@@ -113,7 +113,7 @@ class _Book:
     def __init__(self, store: Store, environment: Environment, found: dict[str, Measurement]) -> None:
         self._store, self._environment = store, environment
         self.found, self.reused = found, len(found)
-        self.control: list[float] = []
+        self.control = list[float]()
         self.best: Measurement | None = None
 
     def hear(self, event: Event) -> None:

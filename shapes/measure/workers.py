@@ -81,7 +81,7 @@ class DeviceServer:
 
     def __init__(self, make: Make, device: str | None) -> None:
         self._make, self._device = make, device
-        self._ready: dict[str, Prepared] = {}
+        self._ready = dict[str, Prepared]()
 
     @cached_property
     def _executor(self) -> "Session":

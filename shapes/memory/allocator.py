@@ -32,12 +32,12 @@ class Segments:
         self.limit = limit
         self.reserved = self.most = 0
         # Bytes and addresses of all, and of the next one.
-        self._segments: set[Pair] = set()
+        self._segments = set[Pair]()
         self._next = 0
         # Free blocks of the large and of the small pool, as (bytes, address); and each by its start and by its end.
         self._free: tuple[list[Pair], list[Pair]] = [], []
-        self._edges: dict[int, Pair] = {}
-        self.held: dict[Any, Pair] = {}
+        self._edges = dict[int, Pair]()
+        self.held = dict[Any, Pair]()
 
     def change(self, name: Hashable, size: int) -> None:
         """A tensor of so many bytes comes, or (below 0) goes."""

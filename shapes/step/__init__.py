@@ -237,9 +237,9 @@ class Pricer:
     stack: SoftwareStack | None = None
 
     def __post_init__(self) -> None:
-        self._known: dict[object, Cost] = {}
+        self._known = dict[object, Cost]()
         self._whole = lru_cache(lambda stack, *step: microbatch(self.summed(*step), stack, self.device))
-        self._parts: dict[int, tuple[Operators, Work]] = {}
+        self._parts = dict[int, tuple[Operators, Work]]()
 
     def step(
         self, listed: Sequence[Operator], workload: Workload | None = None, model: ModelShape | None = None

@@ -32,7 +32,7 @@ from shapes.operators import operators
 from shapes.operators.types import Cast, Collective, Elementwise, Gemm, Operator, RoutedGemm
 from shapes.recipes import load_recipe
 from shapes.toml_table import Amount, Share, Table, content, named, names
-from shapes.workload import Workload
+from shapes.workload import MERGED, Workload
 
 #: Products by what their constants are: with a weight of its own, of experts, of experts in NVFP4.
 DENSE, EXPERTS, NVFP4_EXPERTS = range(3)
@@ -172,7 +172,7 @@ def serving_load(
 
     Projections that engines merge are merged.
     """
-    own = replace(workload, b=1, p=1, d=1, e=1, fused_qkv=True, fused_gate_up=True)
+    own = replace(workload, b=1, p=1, d=1, e=1, **MERGED)
     listed = operators(model, replace(own, phase="decode", s=1, context=prompt + output // 2))
     rate = device.memory.bandwidth_bytes_per_s
     products = [_product(one, device, spread) for one in listed if isinstance(one, Gemm | RoutedGemm)]

@@ -174,7 +174,7 @@ class Known:
     def __init__(self) -> None:
         self._values = WeakIdKeyDictionary()
         #: Storages that something unknown was written into, kept alive so that none's address becomes another's.
-        self._lost: dict[int, object] = {}
+        self._lost = dict[int, object]()
 
     def put(self, tensor: Tensor, value: Tensor) -> None:
         self._values[tensor] = value
@@ -248,13 +248,13 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         self.known = Known()
         self.graph = Graph({path: tuple(p.shape) for path, p in module.named_parameters()})
         #: Attention masks' storages, kept alive so that each is no other tensor's, with what each lets through.
-        self.forms: dict[int, tuple[object, Form | None]] = {}
-        self._values: dict[int, _Value] = {}
+        self.forms = dict[int, tuple[object, Form | None]]()
+        self._values = dict[int, _Value]()
         # Lists inside others (layers' experts, if any), and the products of their parts.
         self._lists = {
             path: len(parts) for path, parts in repeated_children(module) if any(map(str.isdigit, path.split(".")))
         }
-        self._loops: dict[tuple[str, str], Node] = {}
+        self._loops = dict[tuple[str, str], Node]()
         for path, parameter in module.named_parameters():
             self._set(parameter, 0, frozenset({path}), False)
         for path, buffer in module.named_buffers():

@@ -42,7 +42,7 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
         self._stands_for = {id(module.get_submodule(path)): times for path, times in stands_for.items()}
         self.opaque = set[str]()
         self._rows = Counter[Operator]()
-        self._forwards: dict[int | None, _Forward] = {}
+        self._forwards = dict[int | None, _Forward]()
         self._places = [("", 1)]
         self._place_numbers = [0]
         # Weights by storage: parameters, and what was computed from parameters alone by the first of them. The values

@@ -105,7 +105,7 @@ class FoldedNames:
     def __init__(self, module: nn.Module) -> None:
         self._containers = {path for path, _ in repeated_children(module)}
         self.of_module = {id(child): self.fold(path) for path, child in module.named_modules()}
-        self._by_owner: dict[int, dict[str, str]] = {}
+        self._by_owner = dict[int, dict[str, str]]()
         for path, parameter in module.named_parameters(remove_duplicate=False):
             owner, _, leaf = path.rpartition(".")
             folded = self.fold(owner)

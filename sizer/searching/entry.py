@@ -9,7 +9,7 @@ from shapes.frozen import Function, Named, Values, given, replace
 from shapes.keywords import WorkloadKeywords
 from shapes.step.stack import SoftwareStack, load_stack
 from shapes.toml_table import check_bounds
-from shapes.workload import Workload, option_of, workload_fields
+from shapes.workload import MERGED, Workload, option_of, workload_fields
 
 from .pricing import QUIET, Layouts, Progress
 from .result import SearchResult
@@ -174,7 +174,7 @@ def _decode(serving: Named | None, start: Baseline) -> Workload | None:
     phase = asked.get("phase", "decode")
     refuse(phase != "decode", "expected no other phase than decode", "--serving phase", phase)
     refuse("context" not in asked, "expected context=TOKENS, the keys a request has in its cache", "--serving")
-    return Workload(**{"b": DEFAULT_B, "dtype": start.workload.dtype, **asked, "phase": "decode"})
+    return Workload(**{"b": DEFAULT_B, "dtype": start.workload.dtype, **MERGED, **asked, "phase": "decode"})
 
 
 def _used(what: str, config: object, params: float | None, dimensions: dict[str, int | None]) -> None:

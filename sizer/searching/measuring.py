@@ -212,13 +212,13 @@ class Sampler:
     def __init__(self, space: Space, changes: Sequence[Sizes], executor: Session, store: Store) -> None:
         self._jobs = [weighted_jobs(space, change) for change in changes]
         self._executor, self._store = executor, store
-        self._ready: dict[str, Prepared] = {}
+        self._ready = dict[str, Prepared]()
         self._room_bytes = ROOM * executor.room_bytes
         #: Jobs with samples that are not stored yet.
-        self._unsaved: dict[str, Prepared] = {}
+        self._unsaved = dict[str, Prepared]()
         self._saved_at_s = time.perf_counter()
         #: Samples of the store that were not handed out yet, by job.
-        self._kept: dict[str, Array] = {}
+        self._kept = dict[str, Array]()
         #: How many kernels had samples in the store.
         self.reused = 0
 

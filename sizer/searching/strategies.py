@@ -140,24 +140,24 @@ class PairedSamples:
         self.prior: Array = np.log(race.predicted_s) + self._offsets
         codes = dict[Hashable, int]()
         self._classes = np.array([codes.setdefault(one, len(codes)) for one in race.classes or [0] * count])
-        self.ratios: dict[int, Array] = {}
+        self.ratios = dict[int, Array]()
         #: For each candidate: the logarithm of its objective over the baseline's seconds, the spread of its batches,
         #: and their number. ``best``: the candidate with the least centre, which the others are compared with.
         self.centres: Array = np.full(count, np.inf)
         self._alone, self.best = self.centres.copy(), 0
         self._spreads: Array = np.zeros(count)
         self._batches = np.zeros(count, dtype=np.int64)
-        self.failed: dict[int, str] = {}
-        self.baseline_s: list[float] = []
+        self.failed = dict[int, str]()
+        self.baseline_s = list[float]()
         #: How far each of the baseline's runs was from the level before.
-        self._deviations: list[float] = []
+        self._deviations = list[float]()
         self._level = 0.0
         self.noisy = False
         #: A round is one run of each candidate. Rounds of one preparation (0: none yet); number of rounds; for each
         #: candidate its rounds with log(seconds / the baseline's); and for each best that candidates were compared
         #: with, each one's difference in the rounds that both ran in, with its standard error.
         self.block = self._round_count = 0
-        self._ran: dict[int, dict[int, float]] = {}
+        self._ran = dict[int, dict[int, float]]()
         self._anchor, self._paired = -1, dict[int, tuple[float, float]]()
         self._order = Random(0)
         self.samples = 0
