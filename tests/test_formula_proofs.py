@@ -35,6 +35,7 @@ OTHERWISE = {
     "siglip_vision_model": "its pooling is torch.nn.MultiheadAttention, written out or fused as its inputs' types say",
     "zamba": "each Mamba head makes its steps of its own channels, by a batched product (tests/test_recurrent.py)",
     "deepseek_v4": "its compressor is followed at lengths of whole windows alone (tests/test_sparse.py)",
+    "sam2": "weights of masks that are given rest where points are (tests/test_sam2.py counts them)",
 }
 #: Whose class runs its experts in a loop, at its defaults too many for 64 tokens: fractions of a row each.
 LOOPED = {"deepseek_v2", "longcat_flash"}
