@@ -274,7 +274,9 @@ product_costs = partial(_by_group, key=alike, price=_products)
 
 
 def _bound(launch: float, body: float, compute: float, memory: float) -> str:
-    return "overhead" if launch > body else "memory" if memory > compute else "compute"
+    if launch > body:
+        return "overhead"
+    return "memory" if memory > compute else "compute"
 
 
 def cost_of(seconds: float, source: str, off: Expected, regime: str, bound: str, **rest: Any) -> Cost:

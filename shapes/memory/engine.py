@@ -38,15 +38,10 @@ def engine_bytes(model: ModelShape, workload: Workload, weight_dtype: str | None
     prompt = replace(workload, phase="prefill", b=1, s=tokens, context=None, speculative=0)
     # Engines' kernels are fused, as Megatron's are, and compiled.
     largest = memory(model, prompt, context_bytes=0, implementation="megatron").components
-    return round(
-        used["weights"]
-        + used["kv_cache"]
-        + max(largest["activations"], SAMPLED_BYTES * workload.b * workload.s * model.vocab * model.head)
-        # Graphs, and what libraries take.
-        + GRAPH_BYTES * -(-model.layers // workload.p) * sum(size <= 2 * workload.b for size in CAPTURED)
-        + LIBRARIES
-        + NCCL * (workload.model_ranks * workload.e > 1)
-    )
+    sampled = SAMPLED_BYTES * workload.b * workload.s * model.vocab * model.head
+    graphs = GRAPH_BYTES * -(-model.layers // workload.p) * sum(size <= 2 * workload.b for size in CAPTURED)
+    libraries = LIBRARIES + NCCL * (workload.model_ranks * workload.e > 1)
+    return round(used["weights"] + used["kv_cache"] + max(largest["activations"], sampled) + graphs + libraries)
 
 
 def _largest(
