@@ -159,7 +159,7 @@ class Child:
                 yield message
             raise LostError(f"answered nothing for {START_S if fresh else patience_s:.0f} s")
         except (EOFError, OSError):
-            self.process.join()
+            self.stop()  # one that is ending keeps its exit code; one that lives on would never be joined
             raise LostError(f"its process died{_signal(self.process.exitcode)}") from None
         finally:
             if not over:
