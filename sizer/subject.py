@@ -397,8 +397,6 @@ def settle_workload(reading: Reading, asked: Named) -> Workload:
     values.setdefault("s", min(DEFAULT_SEQUENCE, reading.longest or reading.model.max_positions or DEFAULT_SEQUENCE))
     # Decoding has kernels of its own, whatever a file or a module trains with.
     values |= stated(attention=decodes * asked.get("attention", "auto"))
-    if decodes:
-        values = MERGED | values
     _check_adapters(values)
     refuse(
         asked.get("vpp", 1) != 1 and values.get("p", 1) == 1,
@@ -434,6 +432,8 @@ def _moves(reading: Reading, asked: Named) -> bool:
 
 def _within_positions(reading: Reading, values: Values, *, decodes: bool) -> Workload:
     """The workload of these fields. InputError for a sequence longer than the model's positions."""
+    if decodes:
+        values = MERGED | values
     longest, s = reading.model.max_positions, values["s"]
     refuse(
         not decodes and longest and isinstance(s, int) and s > longest,

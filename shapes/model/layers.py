@@ -223,7 +223,7 @@ class Stack:
         positive_int(sum(block.count for block in self.blocks), "layers", MOST_LAYERS)
         if len(self.blocks) == 1:
             return
-        once: dict[Block, Block] = {}  # equal layers are one object: those are told apart at no cost
+        once = dict[Block, Block]()  # equal layers are one object: those are told apart at no cost
         object.__setattr__(self, "blocks", tuple(once.setdefault(block, block) for block in self.blocks))
 
     def __hash__(self) -> int:

@@ -601,12 +601,10 @@ class Recogniser:
         norms = [one.parameter for one in self._vectors(outside) if newest(one.reads) > main.last]
         outside.vectors.update(norms)
         self.claimed |= outside.vectors
-        for node in outside.open(*MIXING, "gemm", "conv"):
-            # One number of two sequences is what compares towers; a weight without a role is named by itself.
-            if node.n > 1:
-                self.left[node.path] = f"{node.kind} outside the layers"
+        others = (node for node in outside.open(*MIXING, "gemm", "conv") if node.n > 1)  # one number compares towers
+        self.left |= {node.path: f"{node.kind} outside the layers" for node in others}
         vocab = head.n if head else rows
-        of_head: Values = {"head": False}
+        of_head = Values(head=False)
         if head:
             own = head.k if head.k not in (width, hidden) else None
             of_head = {"tied": head.weight in tables, "head_bias": head.biased, "heads": len(heads), "head_inputs": own}

@@ -43,7 +43,7 @@ def check(
     kept in ``store``. ``stack``: the software that runs it (``shapes/data/stacks``; None: by the configuration's
     format). Raises ``InputError`` for what it cannot read.
     """
-    traced: Values = {"example_inputs": example_inputs, "dims": dims}
+    traced = Values(example_inputs=example_inputs, dims=dims)
     subject = read_subject(config, nearest=True, config_format=config_format, stack=stack, **traced, **workload)
     suppression = Suppression(tuple(select), tuple(ignore))
     if measure is False:

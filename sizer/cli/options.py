@@ -397,7 +397,7 @@ class Known(click.Choice):  # type: ignore[type-arg] # generic from click 8.2 on
 def workload_option(field: str, **other: Any) -> Option:
     """The option of one field of ``Workload``; ``other`` replaces what its declaration says."""
     one, name = OPTIONS[field], option_of(field)
-    said: Values = {"help": one.help, "group": one.group, "default": None}
+    said = Values(help=one.help, group=one.group, default=None)
     if one.kind is bool:
         name = f"{name}/--no-{name[2:]}"
     else:

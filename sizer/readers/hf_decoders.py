@@ -219,7 +219,7 @@ def chosen_or_sliding(fields: Fields, indexer: Indexer, **near: int) -> Core:
 
     A file gives those sizes by layer (``per_layer_config``) or as keys of their own (``near``).
     """
-    traits: Values = {"gate": "heads", "key_norm": True}
+    traits = Values(gate="heads", key_norm=True)
     layers, each = layer_count(fields), fields.nested("per_layer_config")
     named = {one.lstrip("0") or "0": one for one in each.config}
     chosen = chosen_latent(fields, indexer, **traits)

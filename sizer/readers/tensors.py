@@ -105,7 +105,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
 
 def _shown(tensors: Mapping[str, Tensor]) -> Values:
     """``_layers``, rows and columns of each kind of matrix (``_layers_mlp_up_proj_weight_rows``), and every size."""
-    found: Values = {"_layers": 0, "_tensors": {name: prod(shape) for name, (_, shape) in tensors.items()}}
+    found = Values(_layers=0, _tensors={name: prod(shape) for name, (_, shape) in tensors.items()})
     for name, (_, shape) in tensors.items():
         found["_layers"] = max(found["_layers"], *(int(one) + 1 for one in _LAYER.findall(name)), 0)
         kind = _LAYER.sub("_", name).removeprefix("model.").replace(".", "_")
