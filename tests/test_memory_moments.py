@@ -392,6 +392,13 @@ def test_a_forward_finds_what_the_layer_before_it_returned_and_not_its_own() -> 
         model = ModelShape("gptj", (Stack("decoder", 256, (first, few)),), vocab=1000)
         last[name] = moments_of(StageStep(model, w), STAY, "forward of a layer")[0].bytes
     assert last["many"] - last["few"] == 2 * (8 - 2) * 256 * 256 * 2
+    # A run of two equal layers is as full as two runs of one: the second's forward finds the first's.
+    one_run, two_runs = (
+        max(moment.bytes for moment in moments_of(StageStep(model, w), STAY, "forward of a layer"))
+        for blocks in ((few, replace(many, count=2)), (few, many, many))
+        for model in [ModelShape("gptj", (Stack("decoder", 256, blocks),), vocab=1000)]
+    )
+    assert one_run == two_runs
     # What is saved anyway is there once.
     ends = {}
     for name, first in (("many", many), ("few", few)):
@@ -599,6 +606,15 @@ def test_an_int8_base_has_an_fp32_scale_a_row() -> None:
     matrices = 2 * (4 * 256 * 256 + 3 * 256 * 1024)
     rows = 2 * (4 * 256 + 2 * 1024 + 256)
     assert bytes_of(memory(model, w), "weights") == matrices + 4 * rows + 4 * (model.parameters - matrices)
+
+
+def test_a_frozen_base_is_divided_by_zero_3_alone_and_has_no_row_of_what_it_does_not_keep() -> None:
+    model = llama(2)
+    whole, two, three = (memory(model, Workload(b=1, s=64, d=4, zero=zero, finetune="lora")) for zero in (0, 2, 3))
+    assert bytes_of(two, "weights") == bytes_of(whole, "weights") == 2 * model.parameters
+    assert bytes_of(three, "weights") == 2 * model.parameters / 4
+    narrow = memory(model, Workload(b=1, s=64, precision="bf16"))
+    assert narrow.components.keys() & {"weights", "master_weights"} == {"weights"}
 
 
 @pytest.mark.parametrize(("finetune", "element"), [("lora", 2), ("qlora", 4)])

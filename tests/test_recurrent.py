@@ -342,6 +342,12 @@ def test_a_rank_holds_its_share_of_heads_and_whole_groups() -> None:
     assert counted(parameter_tensors(MODEL, Workload(t=2))).total < counted(parameter_tensors(MODEL, Workload())).total
     with pytest.raises(InputError, match="divisor of the 2 heads of the recurrent layers, or groups"):
         operators(MODEL, Workload(t=3))
+    # Training has no copy of a single group either; engines do.
+    mixer = replace(LAYER, groups=1)
+    single = replace(MODEL, stacks=(replace(MODEL.main, blocks=(replace(MODEL.main.blocks[0], mixer=mixer),)),))
+    with pytest.raises(InputError, match="divisor of the 1 heads of the recurrent layers, or groups"):
+        operators(single, Workload(t=2))
+    assert operators(single, Workload(t=2, phase="decode", s=1, context=64))
 
 
 def test_context_parallelism_spreads_heads_and_exchanges_tokens_for_them() -> None:

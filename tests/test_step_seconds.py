@@ -27,6 +27,7 @@ from shapes.step.seconds import (
     Region,
     Schedule,
     Work,
+    each_value,
     factor,
     microbatch,
     slowest_stage,
@@ -537,3 +538,7 @@ def test_the_hosts_update_is_of_the_states_to_the_byte() -> None:
     for wrong, device in ((None, H100), (one, replace(H100, link=replace(H100.link, host_bytes_per_s=0)))):
         with pytest.raises(InputError, match="the host is not known"):
             with_host(known, wrong, run, device)
+
+
+def test_each_value_of_a_mapping_is_worked_out_where_it_is() -> None:
+    assert each_value({"one": 1, "more": {"two": 2}}, lambda value: 10 * value) == {"one": 10, "more": {"two": 20}}

@@ -209,7 +209,7 @@ def spread(layers: Any, p: int, ends: Any) -> tuple[Any, Any, Any]:
 
     # Where all take as long, or one less each.
     more = np.maximum(1, np.minimum(np.ceil((layers + ends) / p), np.ceil(layers / (p - 1))))
-    others = more - (more > 1) * (slowest(more - 1) < slowest(more))
+    others = more - (slowest(more - 1) < slowest(more))
     return others, last(others), slowest(others)
 
 

@@ -48,6 +48,10 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("shapes/operators/parallel.py", "shapes/cost/moving.py"),
         ("test_collectives.py", "test_shards.py", "test_splits.py", "test_step_seconds.py"),
     ),
+    "serving": (
+        ("shapes/step/serving.py", "shapes/cost/decode.py", "shapes/cost/experts.py", "shapes/memory/engine.py"),
+        ("test_serving.py", "test_decode_prices.py", "test_experts.py", "test_decode.py"),
+    ),
 }
 
 _SWAPPED: dict[type, type] = {
