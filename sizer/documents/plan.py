@@ -17,6 +17,7 @@ from . import (
     lines,
     notes,
     percent_text,
+    plural,
     range_text,
     seconds_text,
     split_text,
@@ -114,7 +115,7 @@ def serving(answer: ServingPlan) -> Document:
     parts = (
         Text(
             f"tp {best.t}, pp {best.p}, ep {best.e}, dp {best.d}{apart}: {best.tokens_per_s:,.0f} tokens/s with "
-            f"{best.requests:,} requests in flight",
+            f"{plural(best.requests, 'request')} in flight",
             "head",
         ),
         Text(
