@@ -278,7 +278,9 @@ def counted(folder: Path, root: Path) -> Counter[str]:
             if any(said in str(error) for said in SILENT):
                 continue
             unknown = "names a model" in str(error) or "no model of this name" in str(error)
-            unknown = unknown and not re.search("nobody publishes|none of which is in the table", str(error))
+            unknown = unknown and not re.search(
+                "nobody publishes|table has few|none of which is in the table", str(error)
+            )
             named = "refused: a path" if NO_NAME.search(str(error)) else "refused: name unknown"
             found.update(["files", named if unknown else "refused: other"])
             continue

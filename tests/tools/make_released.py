@@ -321,6 +321,8 @@ def main(given: list[str]) -> None:
                 click.echo(f"{known}: {one} and {other} ({kind}) disagree")
     for name in NAMES["left_out"]:
         models.pop(name, None)
+    for name, kind in NAMES["heard"].items():
+        models[name]["config"].setdefault("audio_config", {"model_type": kind})
     models |= {
         name: {**row, "source": f"sizes of {row['as']}: {row['source']}"} for name, row in without_active(models)
     }
