@@ -25,7 +25,7 @@ import sizer
 from reports.fit.serving import HELD, narrowest
 from shapes.device import load_device
 from shapes.errors import InputError
-from shapes.memory import GIB, largest_size, memory
+from shapes.memory import GIB, engine, largest_size, memory
 from shapes.memory.engine import CAPTURED, GRAPH_BYTES, engine_bytes, longest_context, most_requests
 from shapes.step.serving import SERVING_ENGINES, Load, ServingStack, load_serving_stack, served, serving_load, touched
 from shapes.workload import Workload
@@ -261,6 +261,29 @@ def test_a_prompt_takes_the_longer_the_less_power_feeds_its_products(device: str
     assert fed.prompt_s / whole.prompt_s == pytest.approx(1 / share / peaks, rel=1e-3)
 
 
+def test_products_are_priced_at_the_peak_of_what_multiplies_them() -> None:
+    """A head in 16 bits always; MXFP4 weights by 8-bit activations where there are FP4 units, else in 16 bits."""
+
+    def rates(name: str, gpu: str, second: tuple[int, int], **how: Any) -> list[float]:
+        """FLOPs a second of the first product of a token (q, k and v) and of another, in its place so wide."""
+        subject = read_subject(name, phase="prefill", b=1, s=1, **how)
+        found = serving_load(subject.whole(), subject.workload, load_device(gpu), 1000, 200).products
+        block = subject.model.main.blocks[0].attention
+        qkv = (block.heads + 2 * block.kv_heads) * block.head_dim
+        return [2 * subject.model.main.hidden * n / found[at, 4] for at, n in ((0, qkv), second)]
+
+    head, experts = (-1, 128256), (3, 4 * 2 * 2880)
+    h100, b200 = (load_device(gpu).peak_flops for gpu in ("h100-sxm", "b200"))
+    llama, own = "meta-llama/Llama-3.1-8B", rates("meta-llama/Llama-3.1-8B", "h100-sxm", head)
+    assert own[0] == pytest.approx(own[1])
+    assert 0.5 * h100["bf16"] < own[0] <= h100["bf16"]
+    quantised = rates(llama, "h100-sxm", head, dtype="fp8")
+    assert quantised == pytest.approx([own[0] * h100["fp8"] / h100["bf16"], own[0]])
+    assert rates("openai/gpt-oss-20b", "h100-sxm", experts) == pytest.approx(own)
+    narrow = rates("openai/gpt-oss-20b", "b200", experts)
+    assert narrow[1] / narrow[0] == pytest.approx(b200["fp8"] / b200["bf16"])
+
+
 def test_experts_with_few_tokens_compute_the_empty_rows_of_their_tiles() -> None:
     stack, load = _priced(Requests(1, 1000, 200), config=MIXTRAL)
     whole = replace(stack, padding=0.0)
@@ -282,6 +305,14 @@ def test_ranks_gather_tokens_as_experts_read_them_but_for_those_scaled_in_blocks
     # Two other ranks' tokens come in, and sums in 16 bits go back to them.
     moved = 2 * (gathered + 2) * MIXTRAL["hidden_size"] * MIXTRAL["num_hidden_layers"]
     assert (alone.ring_s, shared.ring_s) == (0, pytest.approx(moved / device.link.intra_node_bytes_per_s))
+
+
+def test_only_an_engine_of_more_than_one_rank_has_nccls_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, run = read_config(MIXTRAL).model, Workload(b=8, s=1, phase="decode", context=1024)
+    ranks = run, replace(run, t=2), replace(run, d=2, e=2)
+    before = [engine_bytes(model, one) for one in ranks]
+    monkeypatch.setattr("shapes.memory.engine.NCCL", engine.NCCL + GIB)
+    assert [engine_bytes(model, one) - had for one, had in zip(ranks, before, strict=True)] == [0, GIB, GIB]
 
 
 def test_every_stack_says_where_it_is_from_and_covers_every_metric() -> None:
