@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import sizer
 from shapes.cost import predict
 from shapes.cost.constants import published
-from shapes.cost.decode import form_of
+from shapes.cost.decode import cached_parts, form_of
 from shapes.cost.moving import moved_parts
 from shapes.device import Device, list_devices, load_device
 from shapes.operators.types import CachedAttention
@@ -55,6 +55,19 @@ def test_no_prediction_beats_the_device_and_growth_never_saves(
     assert cost.seconds * target.peak("bf16") > one.flops * (1 - 1e-9)
     for more, longer in ((batch + 1, keys), (2 * batch, keys), (batch, keys + 1), (batch, 2 * keys)):
         assert predict(replace(one, batch=more, kv_len=longer), target).seconds > cost.seconds * (1 - 1e-9)
+
+
+def test_to_start_a_block_takes_longer_the_more_channels_its_head_has() -> None:
+    table = published("decode_bf16", load_device("h200"), "bf16")
+    narrow = CachedAttention("core", 64, 32, 8, 1, 4096, 128, 128)
+
+    def started(channels: int, seconds: float) -> float:
+        one = replace(narrow, head_dim=channels, v_head_dim=channels)
+        return sum(cached_parts(one, {**table, "block_s": seconds, "block_power": 2.0, "q": 1.0}))
+
+    four, one = (started(channels, 1e-6) - started(channels, 0.0) for channels in (256, 128))
+    assert four == pytest.approx(4 * one)
+    assert one > 0
 
 
 @pytest.mark.parametrize("form", TABLES)

@@ -307,6 +307,21 @@ def test_ranks_gather_tokens_as_experts_read_them_but_for_those_scaled_in_blocks
     assert (alone.ring_s, shared.ring_s) == (0, pytest.approx(moved / device.link.intra_node_bytes_per_s))
 
 
+def test_experts_gather_and_scatter_what_their_passes_move() -> None:
+    stack, load = _priced(Requests(1, 1000, 200), config=MIXTRAL)
+    seconds = [load.products_s(replace(stack, passes=times * stack.passes), 64) for times in range(3)]
+    assert seconds[2] - seconds[1] == pytest.approx(seconds[1] - seconds[0])
+    assert seconds[1] > seconds[0]
+
+
+def test_a_share_of_what_weights_leave_free_is_a_larger_share_of_the_device() -> None:
+    model, run = read_config(LLAMA).model, Workload(b=1, s=1, phase="decode")
+    device = load_device("h100-sxm")
+    used = engine_bytes(model, replace(run, context=1)) / device.memory.bytes
+    assert engine.share_of_free(model, run, device, 0.75) == pytest.approx(0.75 + 0.25 * used)
+    assert engine.share_of_free(model, run, load_device("t4"), 0.75) == 1.0, "it does not fit at all"
+
+
 def test_only_an_engine_of_more_than_one_rank_has_nccls_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     model, run = read_config(MIXTRAL).model, Workload(b=8, s=1, phase="decode", context=1024)
     ranks = run, replace(run, t=2), replace(run, d=2, e=2)
