@@ -408,6 +408,22 @@ def test_neox_cuts_a_gated_mlp_to_two_thirds_of_its_width(more: dict[str, Any], 
     assert mlp.gated is bool(more)
 
 
+@pytest.mark.parametrize(
+    ("more", "dtype", "precision"),
+    [
+        ({"fp16": {"enabled": True}}, "fp16", "mixed-16"),
+        ({"precision": "bfloat16"}, "bf16", "mixed-16"),
+        ({"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}, "bf16", None),
+        ({"precision": "fp32"}, "fp32", None),
+        ({}, None, None),
+    ],
+)
+def test_neox_gradients_are_of_deepspeeds_type(more: dict[str, Any], dtype: str | None, precision: str | None) -> None:
+    # DeepSpeedEngine.get_data_types: gradients are of the model's type unless data_types.grad_accum_dtype says another.
+    found = neox(**more).workload
+    assert (found.get("dtype"), found.get("precision")) == (dtype, precision)
+
+
 def test_neox_norms_experts_and_windows_are_those_of_its_classes() -> None:
     plain = neox(no_weight_tying=True, pos_emb="rotary").model
     h, padded, layers = 4096, 50304, 24
@@ -448,7 +464,7 @@ def test_neox_flow_style_yaml_with_comments_is_yaml_though_it_begins_like_json()
     assert reading.format == "gpt_neox"
     assert reading.model == read_config(NEOX, config_format="gpt_neox").model
     expected = {"s": 2048, "b": 4, "zero": 1, "dtype": "fp16", "checkpointing": "full", "no_overlap": "data"}
-    assert reading.workload == expected
+    assert reading.workload == expected | {"precision": "mixed-16"}
     with pytest.raises(InputError, match="expected JSON"):
         read_text(text, where="20B.json")
 
