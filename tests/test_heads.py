@@ -9,7 +9,8 @@ import pytest
 from shapes.errors import InputError
 from sizer import check, ops
 from sizer.readers import read_config
-from sizer.readers.reading import rows
+from sizer.readers.huggingface import BUILDERS
+from sizer.readers.reading import FORMATS, rows
 from sizer.readers.released import released
 
 SMALL = {
@@ -112,6 +113,67 @@ def test_dflash_and_p_eagle_drafts_have_the_matrices_of_their_own_code() -> None
     wide = 4096 * (4096 + 2 * 1024)  # the first layer's queries, keys and values read two states
     outside = (151936 + 32000) * 4096 + 3 * 4096**2 + 3 * 4096
     assert model.parameters == 4 * QWEN3_LAYER + wide + outside + (4 * 2 + 1 + 1) * 4096
+
+
+QWEN3_MOE = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "vocab_size": 151936,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.mark.parametrize("layers", [1, 48])
+def test_a_module_of_multi_token_prediction_is_one_sparse_layer_whatever_its_file_says(layers: int) -> None:
+    # sglang's classes: a matrix of two states, one layer, the two norms before it and one behind it.
+    h = 2048
+    attention = 2 * h * 32 * 128 + 2 * h * 4 * 128 + 2 * 128
+    own = {"architectures": ["Qwen3MoeForCausalLMMTP"], "num_hidden_layers": layers, "mlp_only_layers": [0]}
+    reading = read_config({**QWEN3_MOE, **own})
+    assert reading.model.parameters == 2 * h * h + attention + 128 * 3 * 768 * h + 128 * h + 2 * h + 3 * h
+    assert reading.model.head
+    assert "Qwen3MoeForCausalLMMTP: a draft model, one layer, which shares what its target has" in reading.notes
+    # DeepSeek-V3's report: 11.5 B beside the embedding and the head, which are shared.
+    release, _ = released("deepseek-ai/DeepSeek-R1")
+    assert release["first_k_dense_replace"] == 3
+    draft = read_config({**release, "architectures": ["DeepseekV3ForCausalLMNextN"], "num_hidden_layers": layers}).model
+    h, heads = 7168, 128
+    latent = h * 1536 + 1536 + 1536 * heads * 192 + h * 576 + 512 + 512 * heads * 256 + heads * 128 * h
+    assert draft.parameters == latent + 257 * 3 * 2048 * h + 256 * h + 2 * h + 2 * h * h + 3 * h
+    assert round(draft.parameters / 1e9, 1) == 11.6
+
+
+def test_a_wrapper_s_draft_has_no_tower() -> None:
+    text = {**QWEN3_MOE, "model_type": "qwen3_vl_moe_text", "num_hidden_layers": 48}
+    config = {"model_type": "qwen3_vl_moe", "text_config": text, "vision_config": {"model_type": "qwen3_vl_moe"}}
+    assert read_config(config).model.towers
+    assert not read_config({**config, "architectures": ["Qwen3VLMoeForCausalLMMTP"]}).model.towers
+
+
+@pytest.mark.slow
+def test_types_whose_class_has_no_fused_attention_say_so() -> None:
+    """Scores of their own are most of what a step saves there, and --attention eager counts them."""
+    transformers = pytest.importorskip("transformers")
+    auto = transformers.models.auto
+    notes = FORMATS["huggingface"]["notes_of_types"]
+    configs = auto.configuration_auto.CONFIG_MAPPING
+    attends = {*BUILDERS} - {"falcon_mamba", "mamba", "mamba2", "rwkv", "xlstm"}
+    for kind in sorted(attends.intersection(configs)):
+        config = configs[kind]
+        mappings = (auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING, auto.modeling_auto.MODEL_MAPPING)
+        if built := next((one[config] for one in mappings if config in one), None):
+            built, *_ = built if isinstance(built, tuple) else (built,)
+            note = " ".join(notes.get(kind, ()))
+            said = "--attention eager" in note
+            assert said == (not built._supports_sdpa), kind
+            assert ("flash kernel" in note) == (said and built._supports_flash_attn), kind
 
 
 @pytest.mark.parametrize("t", [1, 2, 16])

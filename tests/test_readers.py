@@ -673,3 +673,11 @@ def test_a_list_with_an_entry_a_layer_is_checked_once_and_not_by_every_layer(mon
     lists = {"num_query_heads": [4] * 30, "num_kv_heads": [2] * 30}
     read_config({"model_type": "openelm", **sizes, **lists, "ffn_dim_divisor": 64, "vocab_size": 320})
     assert 1 <= asked.count("num_query_heads") <= 3
+
+
+@pytest.mark.parametrize("given", [None, [], [2.0], ["2"] * 3, 2.0])
+def test_a_list_of_factors_that_is_absent_empty_or_short_is_refused_by_its_own_name(given: Any) -> None:
+    sizes = {"model_type": "openelm", "model_dim": 128, "num_transformer_layers": 3, "head_dim": 64, "vocab_size": 320}
+    config = {**sizes, "num_query_heads": [4] * 3, "num_kv_heads": [2] * 3, "ffn_multipliers": given}
+    with pytest.raises(InputError, match=r"ffn_multipliers.*: expected a list of 3 numbers"):
+        read_config(config)

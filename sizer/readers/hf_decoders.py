@@ -94,12 +94,7 @@ def value_steps(fields: Fields) -> Linears:
 def decilm(fields: Fields) -> list[Stack]:
     """nemotron-nas: each layer as ``block_configs`` says, with attention, one matrix instead, or neither."""
     hidden, layers = hidden_size(fields), layer_count(fields)
-    given = fields.required("block_configs")
-    fields.refuse(
-        not isinstance(given, list) or len(given) != layers or not all(isinstance(one, dict) for one in given),
-        f"expected a list of {layers} layers",
-        "block_configs",
-    )
+    given = fields.each(layers, "layers", lambda one: isinstance(one, dict), "block_configs")
     plain = attention(fields, bias=fields.flag("attention_bias"), kv_heads=all_heads)(0)
     read = [Fields(one, prefix=f"block_configs.{layer}.") for layer, one in enumerate(given)]
     blocks = [_decilm_layer(own, plain, hidden, fields.flag("mlp_bias")) for own in read]
@@ -152,10 +147,9 @@ def longcat(fields: Fields) -> list[Stack]:
 
 def openelm_widths(fields: Fields) -> list[int]:
     """make_divisible of its code: the nearest multiple of each factor, never a tenth below."""
-    factors, step = fields.required("ffn_multipliers"), fields.integer("ffn_dim_divisor", default=256)
-    numbers = isinstance(factors, list) and all(isinstance(one, int | float) and 0 < one < 1e6 for one in factors)
-    fields.refuse(
-        not numbers or len(factors) != layer_count(fields), "expected a number for each layer", "ffn_multipliers"
+    layers, step = layer_count(fields), fields.integer("ffn_dim_divisor", default=256)
+    factors = fields.each(
+        layers, "numbers", lambda one: isinstance(one, int | float) and 0 < one < 1e6, "ffn_multipliers"
     )
     wanted = [factor * hidden_size(fields) for factor in factors]
     near = [max(step, int(one + step / 2) // step * step) for one in wanted]
@@ -252,7 +246,8 @@ def of_listed_layers(fields: Fields, key: str) -> int | None:
 def blocks_of_keys(fields: Fields, indexer: Indexer) -> Core:
     """MiniMax-M3: an indexer's heads choose blocks of keys, one head for each key/value head, in the layers listed."""
     inside = fields.nested("sparse_attention_config")
-    numbers = inside.integers("sparse_attention_freq", length=layer_count(fields))
+    key = "sparse_attention_freq"
+    numbers = inside.raw(key) and inside.integers(key, length=layer_count(fields))
     sparse = inside.flag("use_sparse_attention", default=True) and (
         [word == "minimax_m3_sparse" for word in listed(fields, "layer_types")] or numbers
     )

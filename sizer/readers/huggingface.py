@@ -22,6 +22,7 @@ from .hf_blocks import (
     OF_STACK,
     POSITIONS,
     architecture_of,
+    head_of,
     hidden_size,
     layer_count,
     layers,
@@ -185,6 +186,8 @@ def read(config: Config, where: str, family: str = "") -> Reading:
     known = {} if family else table("hf_defaults")[DEFAULTS_OF.get(model_type, model_type)]
     # The class's own file names its head.
     given = {**fields.config, "model_type": model_type, "architectures": outer.config.get("architectures")}
+    alone = _TABLE["drafts"].get(head_of(architecture_of(outer)), {}).get("sets", {})
+    given |= alone
     tie = "tie_word_embeddings"
     if part and tie in outer.config:  # said twice, either ties, but where the class takes its own word alone
         given[tie] = outer.config[tie] or (wrapper not in _TABLE["own_ties"] and given.get(tie))
@@ -196,7 +199,7 @@ def read(config: Config, where: str, family: str = "") -> Reading:
         model, heads = (model, ()) if own else with_head(top, model)
         model, released, quantised = _released(top, model)
         towers: Names = ()
-        if model.part == "text tower" or "audio_config" in config:
+        if not alone and (model.part == "text tower" or "audio_config" in config):
             model, towers = with_towers(outer, wrapper, model)
     except InputError as error:
         raise _in_file_terms(error, fields) from None

@@ -199,16 +199,17 @@ class Fields:
 
     def strings(self, *names: str, of: str = "strings") -> list[str]:
         """A list of strings, that of the first name with one; absent: empty."""
-        return self._listed(names, None, of, lambda item: isinstance(item, str))
+        return self.each(None, of, lambda item: isinstance(item, str), *names)
 
     def integers(self, *names: str, length: int | None = None) -> list[int]:
         """A list of integers of zero or more, of ``length`` where that is given, as ``strings``."""
-        return self._listed(names, length, "integers", lambda item: type(item) is int and item >= 0)
+        return self.each(length, "integers", lambda item: type(item) is int and item >= 0, *names)
 
-    def _listed(self, names: Names, length: int | None, of: str, right: Callable[[Any], bool]) -> list[Any]:
+    def each(self, length: int | None, of: str, right: Callable[[Any], bool], *names: str) -> list[Any]:
+        """A list of items ``of`` a kind, each ``right``, of ``length`` where that is given; absent: empty."""
         self.ignore(*names)
         value: Any = next((found for name in names if (found := self.raw(name))), [])
-        few = isinstance(value, list) and len(value) <= 1_000_000 and (length in (None, len(value)) or not value)
+        few = isinstance(value, list) and len(value) <= 1_000_000 and length in (None, len(value))
         self.refuse(
             not few or not all(map(right, value)),
             f"expected a list of {'' if length is None else f'{length} '}{of}",
