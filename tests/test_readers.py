@@ -108,6 +108,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("iquestcoder", SMALL | BIAS | {"mlp_bias": True, "head_dim": 24}),
     ("jais2", SMALL | {"attention_bias": False, "head_dim": 24}),
     ("apertus1p5_text", SMALL | BIAS | {"pad_token_id": 0}),
+    ("apertus1p5_text", SMALL | {"pad_token_id": 0, "output_vocab_size": 96, "tie_word_embeddings": False}),
     ("mistral4", MLA | {"q_lora_rank": None}),
     ("mistral4", MLA | {"q_lora_rank": 40, "first_k_dense_replace": 1}),
     ("sarvam_mla", MLA | {"q_lora_rank": 40}),
