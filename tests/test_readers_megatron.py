@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -303,6 +304,17 @@ def test_deepspeeds_sequence_parallelism_is_ulysses() -> None:
     assert (found["cp"], "cp_comm" in found) == (2, False)
 
 
+def test_a_model_of_pictures_is_refused_as_that() -> None:
+    with pytest.raises(InputError, match=r"vision_pretraining_type = 'dino': changes the model: it sees pictures"):
+        with_arguments("--vision-pretraining-type dino")
+
+
+def test_arithmetic_that_is_no_python_warns_of_nothing() -> None:
+    with warnings.catch_warnings(record=True, action="always") as said:
+        script(f"N=$((1if 1else 2))\n{PLAIN} --micro-batch-size $N")
+    assert not said
+
+
 def test_a_program_that_generates_text_is_priced_as_decoding() -> None:
     text = PLAIN.replace("pretrain_gpt.py", "tools/run_text_generation_server.py")
     assert script(text).workload["phase"] == "decode"
@@ -312,6 +324,9 @@ def test_a_program_that_generates_text_is_priced_as_decoding() -> None:
     assert "phase" not in script(started).workload
     text = PLAIN.replace("pretrain_gpt.py", "tools/preprocess_data.py")
     assert any("prepares or evaluates" in note for note in script(text).notes)
+    quantises = PLAIN.replace("pretrain_gpt.py", "examples/export/text_generation_ptq.py")  # and generates
+    assert script(quantises).workload["phase"] == "decode"
+    assert not any("prepares or evaluates" in note for note in script(quantises).notes)
     assert not any("prepares or evaluates" in note for note in script(PLAIN).notes)
     assert "phase" not in script(PLAIN).workload
 

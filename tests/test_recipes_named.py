@@ -2419,6 +2419,27 @@ def test_verls_fine_tuning_shards_its_states_over_what_torchrun_starts(tmp_path:
     assert (found["gpus"], found["zero"]) == (4, 3)
 
 
+@pytest.mark.parametrize(
+    ("said", "checkpointing"),
+    [
+        ("actor_rollout_ref.model.path={}", "full"),
+        ("actor_rollout_ref.model.path={} actor_rollout_ref.model.enable_gradient_checkpointing=False", None),
+        ("actor_rollout_ref.model.path={} actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2", None),
+        ("actor_rollout_ref.model.path={} actor_rollout_ref.actor.strategy=megatron", None),
+        ("actor_rollout_ref.model.path={} actor_rollout_ref.actor.strategy=fsdp2", "full"),
+        ("model.partial_pretrain={}", "full"),
+    ],
+)
+def test_verl_recomputes_unless_it_is_told_not_to(said: str, checkpointing: str | None, tmp_path: Path) -> None:
+    """Its configurations' own (enable_gradient_checkpointing), which its Megatron does not look at."""
+    found = read(tmp_path, f"python -m verl.x {said.format(QWEN)} trainer.nnodes=1\n", "run.sh")
+    assert found.workload.get("checkpointing") == checkpointing
+    told = "enable_gradient_checkpointing=" in said
+    assert told != any("recomputation is not told" in note for note in found.notes)
+    if "partial_pretrain" in said:
+        assert (found.workload["b"], found.workload["s"]) == (4, 1024)  # sft_trainer.yaml's
+
+
 def test_an_options_value_keeps_its_blanks(tmp_path: Path) -> None:
     options = '--hf-overrides=\'{"a": 1, "b": "-x --max-model-len 9"}\' --max-model-len=64'
     found = read(tmp_path, f"vllm serve {QWEN} {options}\n", "serve.sh")

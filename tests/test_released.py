@@ -456,6 +456,8 @@ def test_a_whole_float_is_an_integer_and_a_marked_utf_16_file_is_read(tmp_path: 
         ("google/vit-base-patch16-224", 86_567_656),
         # Its GGUF header's count holds a bias for each expert of 22 layers.
         ("LiquidAI/LFM2.5-8B-A1B", 8_467_856_832 - 22 * 32),
+        # Its weights have 55,562,855,904 bytes, with a layer of predicted tokens.
+        ("Qwen/Qwen3.8-27B", 55_562_855_904 // 2 - 424_699_392),
         ("instructlab/granite-7b-lab", 6_738_415_616 + 2 * 8 * 4096),  # Llama-2-7B with eight words more
     ],
 )
@@ -565,6 +567,12 @@ def test_a_release_called_by_a_method_with_its_bits_has_those_of_its_base(
     assert (found.model.parameters, found.model.layers) == (base.parameters, base.layers)
     assert [(one.bits, one.block) for one in found.model.formats] == [(bits, block)]
     assert any("bits as it is called" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("name", ["zai-org/GLM-5.3-Flash", "nvidia/GLM-5.3-Flash-NVFP4", "Qwen/Qwen3.8-Flash-Next"])
+def test_a_release_without_a_formula_is_refused_as_that_and_offers_no_other(name: str) -> None:
+    with pytest.raises(InputError, match="has layers that no formula here counts"):
+        read_config(name)
 
 
 @pytest.mark.parametrize("name", ["google/gemma-4-E2B-it", "google/gemma-3n-E4B", "openbmb/MiniCPM-o-2_6"])

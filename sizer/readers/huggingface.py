@@ -89,7 +89,7 @@ _WAYS: dict[str, Callable[..., Function]] = {
 }
 
 
-def _tables(file: str) -> Words:
+def _tables(file: str) -> Values:
     """Family -> its table's text. One family is parsed: the whole file takes as long as a tenth of a check."""
     text = Path(__file__).with_name(f"{file}.toml").read_text("utf-8")
     _, *parts = re.split(r"(?m)^\[([\w-]+)\]\n", text)
@@ -98,8 +98,8 @@ def _tables(file: str) -> Words:
 
 DECODERS, HYBRIDS, ENCODERS = map(_tables, ("families", "hybrids", "encoders"))
 #: model_type -> the table that says how its fields become a ModelShape.
-BUILDERS = {**DECODERS, **HYBRIDS, **ENCODERS}
-_TABLES = {**BUILDERS, **_tables("formats")}
+BUILDERS = DECODERS | HYBRIDS | ENCODERS
+_TABLES = BUILDERS | _tables("formats")
 #: Sections of a table, each the traits of a part of a layer.
 _PARTS = "attention", "mlp", "experts", "mixer"
 

@@ -244,7 +244,7 @@ def _with_usual(row: Config, config: Config) -> Config:
     if loads and "per_device_train_batch_size" not in own:
         found.setdefault("per_device_train_batch_size", batch)
     usual = {key: theirs for theirs, said in found.items() if len({*said.values()}) == 1 for key in said}
-    return {**row, "names": {**usual, **row["names"]}}
+    return {**row, "names": usual | row["names"]}
 
 
 def _lora(config: Config, taken: Collection[str]) -> Values:

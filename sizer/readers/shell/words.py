@@ -12,6 +12,7 @@ has error nodes in 75 of 2,984 scripts of public repositories (2 of them are ref
 import ast
 import operator
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from typing import Any
@@ -362,7 +363,8 @@ def evaluated(text: str, items: int, integer: Callable[[str], int] = int) -> int
     Such a list is ``([1]*3+[0])*2``. Nothing is run: ValueError for anything else.
     """
     try:
-        found: int | list[int] = _evaluated(ast.parse(text.strip(), mode="eval").body, items, integer)
+        with warnings.catch_warnings(action="ignore"):  # of a text that is no Python
+            found: int | list[int] = _evaluated(ast.parse(text.strip(), mode="eval").body, items, integer)
     except (SyntaxError, TypeError, KeyError, ZeroDivisionError, RecursionError, MemoryError):
         raise ValueError(text) from None
     return found
