@@ -680,3 +680,23 @@ def test_sizes_that_a_program_sets_one_by_one_are_not_left_to_a_classs_defaults(
     with pytest.raises(InputError, match="sizes that its program sets one by one"):
         read(tmp_path, text)
     assert read(tmp_path, text.replace(later, "wandb.config.update(sizes)")).model.layers == 32
+
+
+FROM_A_FILE = """
+def main(args):
+    cfg = yaml.safe_load(open(args.config))
+    model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-0.6B")
+    lora = LoraConfig(r=cfg.get("r", 64))
+    said = SFTConfig(per_device_train_batch_size=cfg.get("batch", 2), max_length=longest(cfg), bf16=True)
+    SFTTrainer(model=model, args=said, peft_config=lora).train()
+"""
+
+
+def test_what_a_functions_call_gives_is_no_value_and_is_said(tmp_path: Path) -> None:
+    """A file of settings has it: the default of ``get`` is what holds without that."""
+    file = tmp_path / "train.py"
+    file.write_text(FROM_A_FILE, "utf-8")
+    found = read_config(file)
+    assert found.workload.keys().isdisjoint({"b", "s"})
+    assert found.workload["lora_rank"] == 8  # which a note says is the usual one
+    assert any("per_device_train_batch_size" in one.key for one in found.unread)

@@ -42,6 +42,9 @@ from .reading import (
     without_variant,
 )
 
+#: A value that only running tells: a variable's, and what a function gives.
+_UNTOLD = r"\0|\${|\A{(?:'name': '[^']*', )?'_class': '[a-z][\w.]*'"
+
 
 def released(name: str) -> tuple[Config, str]:
     """(the configuration of a model of this name, where it is from). InputError, with the nearest names, for none.
@@ -213,7 +216,7 @@ def _given(row: Config, config: Config) -> tuple[Values, Values]:
     for ours, theirs in row["names"].items():
         value, (degree, _, way) = at(config, ours), theirs.partition(" ")
         if degree not in WORDS["degrees"]:  # of a workload, as they are
-            if value not in (None, "auto") and not re.search("\0|\\${", str(value)):
+            if value not in (None, "auto") and not re.search(_UNTOLD, str(value)):
                 settings[theirs] = isinstance(value, Mapping) or value
         elif degree == "kv_dtype":
             degrees[degree] = way
