@@ -5,10 +5,19 @@ Names are loaded when first used, so that importing the package costs next to no
 
 from importlib import import_module
 
-_HOMES = {"ModelShape": "shapes.model", "Workload": "shapes.workload", "predict_gemm": "shapes.cost.gemm"}
-_HOMES |= dict.fromkeys(("Timing", "predict", "predict_many"), "shapes.cost")
-_HOMES |= dict.fromkeys(("Device", "list_devices", "load_device"), "shapes.device")
-_HOMES["InputError"] = "shapes.errors"
+_TABLE = """
+ModelShape    shapes.model
+Workload      shapes.workload
+predict_gemm  shapes.cost.gemm
+Timing        shapes.cost
+predict       shapes.cost
+predict_many  shapes.cost
+Device        shapes.device
+list_devices  shapes.device
+load_device   shapes.device
+InputError    shapes.errors
+"""
+_HOMES = dict(line.split() for line in _TABLE.strip().splitlines())
 __all__ = list(_HOMES)
 
 

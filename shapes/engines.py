@@ -15,7 +15,7 @@ from .frozen import Named, Names, frozen
 from .model import ModelShape
 from .model.resize import Side, resize, sides
 from .program import added
-from .recipes import Recipe
+from .recipes import RECIPES, Recipe
 from .toml_table import Table, load, named
 from .workload import Workload
 
@@ -26,7 +26,7 @@ ENGINES = (
 #: Uses of an engine.
 USES = ("serving", "training", "fine-tuning")
 #: Formats that weights are deployed in.
-FORMATS = ("bf16", "tensorwise", "blockwise", "mxfp8", "mxfp4", "nvfp4", "int8", "int4")
+FORMATS = ("bf16", *RECIPES[1:], "int4")
 
 #: Blocks larger than this need not divide the latent projection's outputs.
 _LATENT_BLOCK = 32

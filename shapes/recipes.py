@@ -8,13 +8,13 @@ from __future__ import annotations
 from functools import cache
 from math import ceil
 
-from .dtypes import BYTES
+from .dtypes import BYTES, QUANTISED
 from .frozen import Named, Names, frozen
 from .toml_table import Table, load, named
 
 RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8", "mxfp4", "nvfp4", "int8")
 #: The recipe of an element type alone.
-DEFAULT = {"fp8": "delayed", "mxfp8": "mxfp8", "mxfp4": "mxfp4", "nvfp4": "nvfp4", "int8": "int8"}
+DEFAULT = {one: one for one in QUANTISED} | {"fp8": "delayed"}
 
 
 @frozen

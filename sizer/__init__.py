@@ -17,25 +17,26 @@ and ``swiglu_width`` are for model-config code. A mistake is an ``InputError``.
 #: Public name -> its module: a name is loaded when it is first used, so that `import sizer` costs next to nothing.
 #: The packages are called checking and searching because importing a submodule `sizer.check` would rebind
 #: `sizer.check` to the module.
-_HOMES = {
-    "InputError": "shapes.errors",
-    "ModelShape": "shapes.model",
-    "Workload": "shapes.workload",
-    "pad_vocab": "sizer.answers.advice",
-    "round_to_alignment": "sizer.answers.advice",
-    "check": "sizer.checking",
-    "deploy": "sizer.answers.deploy",
-    "diff": "sizer.answers.diff",
-    "memory": "sizer.answers.memory_breakdown",
-    "mfu": "sizer.answers.mfu",
-    "ops": "sizer.answers.operator_table",
-    "plan": "sizer.answers.plan:plan_config",
-    "Reading": "sizer.readers",
-    "read_config": "sizer.readers",
-    "Report": "sizer.checking.findings",
-    "search": "sizer.searching",
-    "swiglu_width": "sizer.searching",
-}
+_TABLE = """
+InputError          shapes.errors
+ModelShape          shapes.model
+Workload            shapes.workload
+pad_vocab           sizer.answers.advice
+round_to_alignment  sizer.answers.advice
+check               sizer.checking
+deploy              sizer.answers.deploy
+diff                sizer.answers.diff
+memory              sizer.answers.memory_breakdown
+mfu                 sizer.answers.mfu
+ops                 sizer.answers.operator_table
+plan                sizer.answers.plan:plan_config
+Reading             sizer.readers
+read_config         sizer.readers
+Report              sizer.checking.findings
+search              sizer.searching
+swiglu_width        sizer.searching
+"""
+_HOMES = dict(line.split() for line in _TABLE.strip().splitlines())
 
 __all__ = list(_HOMES)
 

@@ -351,8 +351,8 @@ def _instead(problems: Iterable[InputError], runs: Workload) -> Names:
 
 def beyond_positions(reading: Reading, workload: Workload) -> Names:
     """A note if the context (in training, the sequence) is longer than the model's positions."""
-    most, context = reading.longest or reading.model.max_positions, workload.context or workload.s
-    return (f"the context of {context} is beyond the model's {most} positions",) * bool(most and context > most)
+    most, context = reading.longest or reading.model.max_positions or 0, workload.context or workload.s
+    return (f"the context of {context:,} is beyond the model's {most:,} positions",) * (0 < most < context)
 
 
 def _assumed(reading: Reading, workload: Workload) -> list[str]:

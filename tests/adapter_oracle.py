@@ -79,17 +79,18 @@ def _no_hooks_of_modules() -> Iterator[None]:
 def track_adapted(
     config: Any, b: int, s: int, tuning: Tuning, *, attention: str = "flash", checkpointing: bool = False
 ) -> oracle.Tracked:
-    """As ``oracle.track``, of a bf16 base with adapters. Raises whatever peft, transformers or torch raise."""
+    """As ``oracle.track``, of a base with adapters. Raises whatever peft, transformers or torch raise."""
     kernel = "sdpa" if attention == "flash" else "eager"
     if attention == "flash" and getattr(config, "attn_logit_softcapping", None) is not None:
         config.attn_logit_softcapping = None  # transformers' sdpa refuses a softcap
     config.use_cache = False
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation=kernel)
-    if tuning.base != "bf16":
+    loaded = torch.float32 if tuning.base == "fp32" else torch.bfloat16
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=loaded, attn_implementation=kernel)
+    if tuning.base.startswith("nf4"):
         _quantise(model)
     model = _wrapped(model, tuning, checkpointing)
     fake: Any = nullcontext()
-    if tuning.base == "bf16":
+    if not tuning.base.startswith("nf4"):
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         _make_fake(model, fake)
     with (

@@ -189,10 +189,10 @@ def test_a_cache_that_does_not_fit_is_offered_a_narrower_element_type() -> None:
 
 def test_a_context_beyond_the_positions_is_a_note() -> None:
     report = check(LLAMA_70B, phase="decode", b=1, context=131_073, tp=8)
-    assert "the context of 131073 is beyond the model's 131072 positions" in report.model.notes
+    assert "the context of 131,073 is beyond the model's 131,072 positions" in report.model.notes
     assert not any("beyond" in note for note in check(LLAMA_70B, phase="decode", context=131_072).model.notes)
     trained = check(LLAMA_70B, b=1, s=262_144, tp=8, checkpointing="full")
-    assert "the context of 262144 is beyond the model's 131072 positions" in trained.model.notes
+    assert "the context of 262,144 is beyond the model's 131,072 positions" in trained.model.notes
     assert not any("beyond" in note for note in check(LLAMA_70B, b=1, s=131_072, tp=8).model.notes)
 
 
@@ -296,7 +296,7 @@ def test_a_context_beyond_the_models_positions_is_said_by_memory_and_plan_too() 
 
     # Llama-3.1's are 131,072; one request of a 70B's shard on an H200 has room for more.
     held = sizer.memory(LLAMA_70B, device="h200", phase="decode", b=1, context=4096, t=8)
-    assert notes(held) == (f"the context of {held.engine.longest_context} is beyond the model's 131072 positions",)
+    assert notes(held) == (f"the context of {held.engine.longest_context:,} is beyond the model's 131,072 positions",)
     assert not notes(sizer.memory(LLAMA_70B, device="h200", phase="decode", b=64, context=4096, t=8))
     planned = [
         sizer.plan(LLAMA_70B, device="h200", phase="decode", gpus=8, s=s, context=s + 1072) for s in (130_000, 131_000)

@@ -128,6 +128,23 @@ def test_other_families_checkpointed_are_within_1_percent_too(
     judge(oracle.config_of(family, **changes), tuning, "flash", "full", s=128)
 
 
+WIDE = [
+    (family, targets, attention, checkpointing)
+    for family, targets in (("llama", ("q_proj", "v_proj")), ("llama", MATRICES), ("gpt_neox", ("query_key_value",)))
+    for attention in ("flash", "eager")
+    for checkpointing in ("none", "full")
+]
+
+
+@pytest.mark.parametrize(("family", "targets", "attention", "checkpointing"), every_run(WIDE, WIDE[0], WIDE[-1]))
+def test_a_base_in_fp32_and_the_copies_that_autocast_keeps_of_it_are_within_1_percent(
+    family: str, targets: tuple[str, ...], attention: str, checkpointing: str
+) -> None:
+    """As from_pretrained once loaded it, and litgpt's bf16-mixed: the backward reads each matrix's 16-bit copy."""
+    config = oracle.config_of(family, **({**TOYS, **FURTHER, "llama": SMALL}[family]))
+    judge(config, Tuning(targets, 16, base="fp32"), attention, checkpointing)
+
+
 QLORAS = [
     ("nf4", MATRICES, "fp32", "none"),
     ("nf4", MATRICES, "fp32", "full"),

@@ -29,6 +29,7 @@ from shapes.memory.moments import (
     StageStep,
     _keeps_masks,
     gradients_of,
+    held,
     microbatches_of,
     moments,
     most_in_flight,
@@ -667,6 +668,26 @@ def test_activations_over_a_base_in_four_bits_are_in_fp32() -> None:
     assert [step.forward(64).element for step in steps] == [4, 2]
 
 
+def test_litgpt_quantises_the_head_too_and_leaves_the_rest_in_16_bits() -> None:
+    """BitsandbytesPrecision replaces every nn.Linear; finetune/lora.py's StableEmbedding collects a gradient."""
+    said = {"finetune": "qlora", "lora_targets": "all-linear", "b": 1, "s": 64}
+    model = replace(llama(), model_type="litgpt")
+    step = StageStep(model, Workload(**said))  # type: ignore[arg-type]
+    assert step.forward(64).element == 2
+    vocab = model.vocab * model.hidden
+    vectors = sum(one.copies * one.elements for one in step.tensors if not one.is_matrix)
+    layers = model.parameters - vocab * (1 + (not model.tied)) - vectors
+    expected = BASES["nf4"] * (layers + vocab * (not model.tied)) + 4 * vocab + 2 * vectors
+    assert held(step).states[0].bytes == pytest.approx(expected, abs=64)
+    assert "nothing zeroes" in held(step).states[0].formula
+
+
+def test_a_base_is_in_fp32_under_autocast_and_without_16_bits() -> None:
+    for own, expected in (({"precision": "amp"}, 4), ({"dtype": "fp32"}, 4), ({}, 2), ({"base": "fp32"}, 4)):
+        found = memory(llama(), Workload(b=1, s=64, finetune="lora", **own))  # type: ignore[arg-type]
+        assert bytes_of(found, "weights") == expected * llama().parameters
+
+
 def played(step: StageStep) -> tuple[int, int]:
     """The most bytes that are there while a step's tapes run one after the other, and what is left."""
     sizes = [size for _, events in tapes_of_step(step) for _, size in events]
@@ -854,9 +875,9 @@ def test_formulas_say_what_was_counted() -> None:
     assert many.startswith("2 layers")
     assert many.endswith("full checkpointing: what autograd saves x 2 microbatches in flight")
     assert "microbatches in flight" not in plain["activations"]
-    held = llama().parameters
+    count = llama().parameters
     gradients = formulas(llama(), {"d": 4, "zero": 2}, microbatches=2)["gradients"]
-    assert gradients.startswith(f"{held:,} x 4 bytes / 4 (stay: added up over 2 microbatches)")
+    assert gradients.startswith(f"{count:,} x 4 bytes / 4 (stay: added up over 2 microbatches)")
     cut = formulas(mixture(), {"d": 4, "e": 4, "zero": 1})["optimizer_states"]
     assert " / 4 (experts: / 1)" in cut
     assert "experts" not in formulas(mixture(), {"d": 4, "zero": 1})["optimizer_states"]

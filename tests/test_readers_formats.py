@@ -716,6 +716,9 @@ def test_litgpts_recipe_names_a_model_its_adapters_and_its_layout() -> None:
         "checkpointing": "full",
     }
     assert [one.key for one in reading.unread] == ["lora_head"]
+    mixed = RECIPE.replace("bf16-true", "bf16-mixed").replace("quantize: bnb.nf4\n", "")
+    # Its weights stay so, with casts for products.
+    assert read_text(mixed, where="lora.yaml").workload["base"] == "fp32"
     # queries and values of 4096, 32 layers: A and B of rank 32 each
     assert trained_parameters(reading.model, Workload(finetune="qlora", lora_rank=32)) == 32 * 2 * 2 * 4096 * 32
 

@@ -27,7 +27,7 @@ from shapes.model import (
 )
 from shapes.model.layers import Attention
 from shapes.model.mixers import Linears
-from shapes.model.stages import adapters, is_quantised
+from shapes.model.stages import adapters, base_of, is_quantised, widened
 from shapes.operators.cores import attended, core_sizes, is_sparse, tiled
 from shapes.toml_table import hold
 from shapes.workload import Implementation, Loss, Workload
@@ -70,6 +70,11 @@ def masked(style: Style, attention: Attention, length: int) -> bool:
     if "megatron" in style or is_sparse(attention, length):
         return False
     return "expands-kv" in style or (attention.window is not None and attention.window < length)
+
+
+def base_in_fp32(workload: Workload, style: Style) -> bool:
+    """Whether what is not quantised of a frozen base is in fp32, and hidden states with it: peft's, not litgpt's."""
+    return widened(workload) and (base_of(workload) == "fp32" or "lightning" not in style)
 
 
 def alibi_in_fp32(style: Style, attention: Attention) -> bool:
@@ -277,7 +282,7 @@ class Forward:
         at = rows if rows is not None else self.whole if linear.shard == "row" else self.rows
         weights = matrices * own.out_features * own.in_features
         if "learned" not in self.words:
-            return self.frozen(linear, own, x, at, weights)
+            return self.frozen(linear, own, x, at, weights, cast=matrices == 1)
         if "autocast" in self.words and x.bytes > self.rows * own.in_features * self.product:
             # Each product casts for itself.
             x = self.tape.op("cast for its product", (x,), x.bytes * self.product // 4)
@@ -296,22 +301,27 @@ class Forward:
                 views_gradient=rows is None,
             )
 
-    def frozen(self, linear: Linear, own: Linear, x: Tensor, rows: int, weights: int) -> Tensor:
-        """A frozen matrix, which saves nothing, and its adapter."""
+    def frozen(self, linear: Linear, own: Linear, x: Tensor, rows: int, weights: int, *, cast: bool) -> Tensor:
+        """A frozen matrix, of which autocast keeps what it ``cast``, and its adapter."""
         workload, e, product = self.workload, self.element, self.product
-        quantised = is_quantised(linear, workload) and linear.name != "lm_head"
-        wide = x.bytes > rows * own.in_features * product
-        narrowed = x.bytes * product // e if wide else x.bytes
+        quantised = is_quantised(linear, workload) and (linear.name != "lm_head" or "lightning" in self.words)
+        wide, fp32 = x.bytes > rows * own.in_features * product, base_in_fp32(workload, self.words)
+        narrowed = x.bytes * product // (4 if fp32 else e) if wide else x.bytes
         y = rows * own.out_features * product
         words = {"quantised": quantised, "wide": wide}
-        out = self.play("frozen", {"x": x}, words, narrowed=narrowed, y=y, written=2 * weights * quantised)
+        copied = product * weights * (cast and not quantised and product < 4 and fp32)
+        out = self.play(
+            "frozen", {"x": x}, words, narrowed=narrowed, y=y, written=2 * weights * quantised, copied=copied
+        )
         pair = [adapter.on_shard(self.t) for adapter in adapters(linear, workload)]
         if not pair:
             return out
-        casts = not quantised and self.adapter > product
-        words["casts"], words["narrows"] = casts, casts or narrowed < x.bytes
-        words["promotes"] = wide and quantised and e > product
-        words["adapter-dropout"] = workload.lora_dropout > 0
+        casts = not quantised and self.adapter > product and narrowed == x.bytes
+        words |= {
+            "casts": casts,
+            "narrows": casts or narrowed < x.bytes,
+            "adapter-dropout": workload.lora_dropout > 0,
+        }
         a, b = pair
         return self.play(
             "adapter",
@@ -321,9 +331,8 @@ class Forward:
             y=y,
             rows_here=rows,
             rank=a.out_features,
+            in_features=a.in_features,
             out_features=b.out_features,
-            a=a.out_features * a.in_features,
-            b=b.out_features * b.in_features,
             cast_e=product * (self.adapter > product),
         )
 
@@ -543,12 +552,7 @@ class Forward:
     # Behind the layers.
 
     def head(self, head: Linear, x: Tensor) -> None:
-        run, product = self.narrowed(), self.product
-        if run is not self and "learned" not in self.words:
-            weight = head.on_shard(self.t)
-            x = self.play("head-input", {"x": x}, weight=weight.out_features * weight.in_features * product)
-        logits = run.linear(head, x)
-        if "logit-softcap" in self.words:
-            logits = run.play("logit-softcap", {"x": logits})
+        run = self.narrowed()
+        logits = run.play("logit-softcap", {"x": self.linear(head, x)})
         kind = self.loss or ("in-place" if "fused-loss" in self.words else "fp32")
-        run.play(f"loss-{kind}", {"x": logits}, count=logits.bytes // product)
+        run.play(f"loss-{kind}", {"x": logits}, count=logits.bytes // self.product)

@@ -18,7 +18,6 @@ from shapes.model import (
     Block,
     ModelShape,
     MoeShape,
-    ParameterTensor,
     Precision,
     Stack,
     Tensors,
@@ -38,13 +37,12 @@ from shapes.model.stages import (
     trained_block,
     trained_ends,
     trained_tensors,
-    widened,
 )
 from shapes.operators import image_workloads, sequence_length
 from shapes.operators.cores import whole_tokens
 from shapes.workload import BASES, Implementation, Loss, Workload
 
-from .modules import IMPLEMENTATIONS, Forward, Style, alibi_in_fp32, masked, style_of
+from .modules import IMPLEMENTATIONS, Forward, Style, alibi_in_fp32, base_in_fp32, masked, style_of
 from .tape import INPUT, Tape, peak_bytes
 
 
@@ -192,12 +190,17 @@ class StageStep:
     @property
     def autocast(self) -> bool:
         """Whether each product casts fp32 weights and what it reads to 16 bits by itself."""
-        return self.precision.copies > 0 and not self.megatron
+        frozen = self.wide_base and base_of(self.workload) == "fp32"
+        return (self.precision.copies > 0 or frozen) and not self.megatron
 
     @property
     def element(self) -> int:
         """Bytes of a hidden state's element: fp32 under autocast, where embeddings and norms have fp32 weights."""
-        return 4 if self.autocast or widened(self.workload) else self.workload.activation_bytes
+        return 4 if self.autocast or self.wide_base else self.workload.activation_bytes
+
+    @property
+    def wide_base(self) -> bool:
+        return base_in_fp32(self.workload, self.style)
 
     def forward(self, s: int) -> Forward:
         """One device's modules on sequences of length ``s``, and an empty tape."""
@@ -484,7 +487,7 @@ def _masks(step: StageStep, *, outlive: bool) -> dict[int | None, int]:
         return {}
     workload, cores = step.workload, [block.attention for _, block in step.model.all_blocks() if block.attention]
     eager = workload.attention == "eager"
-    e = workload.activation_bytes
+    e = step.element
     each = 1
     if cores and alibi_in_fp32(step.style, cores[0]):
         each = workload.b * cores[0].on_shard(workload.t)[0] * e
@@ -639,26 +642,24 @@ def _tuned_states(step: StageStep, tensors: Tensors, trained: Tensors) -> list[C
     """
     workload, base = step.workload, base_of(step.workload)
     frozen = [tensor for tensor in tensors if tensor not in trained]
-    kept, rest = ("fp32", 4) if widened(workload) else ("16 bits", 2)
-    sizes = [0, 0]
+    kept, rest = ("fp32", 4) if step.wide_base else ("16 bits", 2)
+    sizes, lightning = [0, 0], "lightning" in step.style and workload.finetune == "qlora"
+    roles = ("block", *["head"] * lightning)
     for one in frozen:
         each = BASES[base] * (step.layouts if base == "fp8" else 1)
-        sizes[one.expert] += one.stored_bytes(rest) if base == "release" else _base_bytes(one, each, rest)
+        if not one.is_matrix or one.expert or one.role not in roles:
+            each = rest << (lightning and one.role == "embedding")
+        size = each * one.elements + 4 * one.shape[0] * (each == 1)  # a row's scale, in int8
+        sizes[one.expert] += one.stored_bytes(rest) if base == "release" else ceil(one.copies * size)
     total, text = _over_ranks(sizes, workload, zero=3)
     experts = "experts, " * (base != "release" and any(one.expert for one in frozen))
-    note = f", {experts}embeddings, head and vectors in {kept}" * (base != "bf16")
+    ends = "embeddings (and a gradient of theirs that nothing zeroes)" if lightning else "embeddings, head"
+    note = f", {experts}{ends} and vectors in {kept}" * (base not in ("bf16", "fp32"))
     if base.startswith("int8"):
         text += " (LLM.int8()'s activations are not compared with torch's tracker)"
     weights = Component("weights", total, f"{parameter_count(frozen):,} frozen parameters in {base}{note}{text}")
     own, *others = _states(step, trained)
     return [weights, replace(own, name="trained_weights"), *others]
-
-
-def _base_bytes(tensor: ParameterTensor, quantised: float, rest: int) -> int:
-    """Bytes of a frozen tensor: a layer's matrix as the base keeps it, with a scale a row in int8."""
-    each = quantised if tensor.is_matrix and tensor.role == "block" and not tensor.expert else rest
-    scales = 4 * tensor.copies * tensor.shape[0] if each == 1 else 0
-    return ceil(each * tensor.copies * tensor.elements) + scales
 
 
 def _dummy_wgrads(step: StageStep) -> Iterator[Component]:
@@ -720,7 +721,7 @@ def _logits_formula(step: StageStep, peak: Moment) -> str:
     if not peak.logits:
         return "freed before the fullest moment"
     elements = step.workload.tokens * -(-step.model.vocab // step.workload.t)
-    head = "; the head in 16 bits" if widened(step.workload) else ""
+    head = "; the head in 16 bits" if step.wide_base else ""
     kind = step.loss or ("in-place" if step.megatron else "fp32")
     return f"b x s x v = {elements:,} x {peak.logits / elements:.3g} bytes (cross-entropy {kind}{head})"
 

@@ -171,19 +171,20 @@ _ALSO: dict[str, str] = content(DATA / "models.toml")["matrix_names"]
 
 
 def base_of(workload: Workload) -> str:
-    """How frozen matrices are kept."""
-    return workload.base or ("nf4" if workload.finetune == "qlora" else "bf16")
+    """How frozen matrices are kept: without 16 bits, and under autocast, in fp32."""
+    wide = workload.precision == "amp" or workload.activation_bytes > 2
+    return workload.base or ("nf4" if workload.finetune == "qlora" else "fp32" if wide else "bf16")
 
 
 def is_quantised(linear: Linear, workload: Workload) -> bool:
     """Whether a frozen layer's matrix is kept in fewer bits than products read."""
     base = base_of(workload)
-    return linear.weights is not None if base == "release" else base not in ("bf16", "fp8")
+    return linear.weights is not None if base == "release" else base not in ("bf16", "fp32", "fp8")
 
 
 def widened(workload: Workload) -> bool:
     """Whether all but the quantised matrices is in fp32, so that hidden states are."""
-    return workload.adapted and base_of(workload) in ("nf4", "int8")
+    return workload.adapted and base_of(workload) in ("nf4", "int8", "fp32")
 
 
 def adapter_rank(linear: Linear, workload: Workload) -> int:

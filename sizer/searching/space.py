@@ -112,7 +112,7 @@ class Baseline:
             vocab = next_multiple(given.pop("vocab", VOCAB if parameters > SMALL else SMALL_VOCAB), step)
             return cls(resize(usual_model(parameters, step, shards, run.p, vocab), **given), run, parameters, scope)
         if h is None:
-            raise InputError("expected --h, --params or a configuration to start from", "h")
+            raise InputError("expected a configuration to start from, --h 4096 or --params 8B")
         count, dim = usual_heads(h, shards)
         if "heads" in given:
             count = given["heads"]
