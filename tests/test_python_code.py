@@ -688,7 +688,7 @@ def main(args):
     model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-0.6B")
     lora = LoraConfig(r=cfg.get("r", 64))
     said = SFTConfig(per_device_train_batch_size=cfg.get("batch", 2), max_length=longest(cfg), bf16=True)
-    SFTTrainer(model=model, args=said, peft_config=lora).train()
+    trainer = SFTTrainer(model=model, args=said, peft_config=lora)
 """
 
 
