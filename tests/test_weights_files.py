@@ -77,7 +77,10 @@ def a_llama(hidden: int = 64, layers: int = 2, width: int = 96, kv: int = 32, wo
 
 #: Names of transformers' tensors as llama.cpp's conversion has them, where a reader asks for one.
 NAMES = (
-    (r"^(model|transformer|gpt_neox)\.(layers|h)\.", "blk."),
+    (r"^(model|transformer|gpt_neox|backbone)\.(layers|h)\.", "blk."),
+    (r"^encoder\.layer\.", "blk."),
+    (r"^(backbone|model)\.embeddings\.weight", "token_embd.weight"),
+    (r"^.*token_type_embeddings\.", "token_types."),
     (r"^.*(embed_tokens|wte|embed_in)\.", "token_embd."),
     (r"^(lm_head|embed_out)\.", "output."),
     (r"self_attn\.([qkv])_proj", r"attn_\1"),
@@ -508,6 +511,71 @@ def test_parameters_are_those_of_transformers_class(case: str, tmp_path: Path) -
         gguf(metadata_of(architecture, model.config), {converted(name): shape for name, shape in theirs.items()}),
     )
     reading = read_config(path)
+    assert reading.model.parameters == size(theirs)
+    assert any(note.endswith("to the last one") for note in reading.notes)
+
+
+STATES = {"ssm.conv_kernel": 4, "ssm.inner_size": 128, "ssm.state_size": 16}
+SCALAR = {**STATES, "ssm.time_step_rank": 8, "attention.head_count": 4}
+_MIXED = {"num_attention_heads": 4, "num_key_value_heads": 2, "mamba_head_dim": 16, "n_groups": 2, "head_dim": 16}
+_GRANITE = {
+    **{"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1, "num_attention_heads": 4},
+    **{"num_key_value_heads": 2, "shared_intermediate_size": 80, "layer_types": ["mamba", "attention", "mamba"]},
+}
+#: GGUF's architecture, transformers' class, what the small model has, what llama.cpp's conversion writes of it.
+RECURRENT: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
+    "mamba": ("mamba", "MambaForCausalLM", {"state_size": 16}, {**STATES, "ssm.time_step_rank": 4}),
+    "mamba2": (
+        "mamba2",
+        "Mamba2ForCausalLM",
+        {"state_size": 16, "num_heads": 8, "head_dim": 16, "n_groups": 2},
+        {**STATES, "ssm.time_step_rank": 8, "ssm.group_count": 2},
+    ),
+    "granitehybrid": (
+        "granitehybrid",
+        "GraniteMoeHybridForCausalLM",
+        {**_GRANITE, "num_local_experts": 0, "num_experts_per_tok": 0},
+        {**SCALAR, "ssm.group_count": 1, "attention.head_count_kv": [0, 2, 0], "feed_forward_length": 80},
+    ),
+    "granitehybrid, experts": (
+        "granitehybrid",
+        "GraniteMoeHybridForCausalLM",
+        {**_GRANITE, "num_local_experts": 4, "num_experts_per_tok": 2},
+        {
+            **{**SCALAR, "ssm.group_count": 1, "attention.head_count_kv": [0, 2, 0], "expert_count": 4},
+            **{"expert_used_count": 2, "expert_shared_feed_forward_length": 80},
+        },
+    ),
+    "nemotron_h": (
+        "nemotron_h",
+        "NemotronHForCausalLM",
+        {**_MIXED, "hybrid_override_pattern": "M-*", "mamba_num_heads": 8, "ssm_state_size": 16},
+        {
+            **{**SCALAR, "ssm.group_count": 2, "attention.head_count_kv": [0, 0, 2]},
+            **{"feed_forward_length": [0, 96, 0], "attention.key_length": 16},
+        },
+    ),
+    "bert": ("bert", "BertModel", {"num_attention_heads": 4, "max_position_embeddings": 128}, {}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", RECURRENT)
+def test_recurrent_layers_and_an_encoder_without_its_pooler_are_those_of_their_class(case: str, tmp_path: Path) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    architecture, name, further, said = RECURRENT[case]
+    kind = getattr(transformers, name)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 3, "vocab_size": 320, "intermediate_size": 96}
+    sizes = {key: one for key, one in sizes.items() if "amba" not in name or key != "intermediate_size"}
+    with torch.device("meta"):
+        built = kind(
+            kind.config_class(**sizes, **further), **{"add_pooling_layer": False} if name == "BertModel" else {}
+        )
+    theirs = {converted(one): tuple(each.shape) for one, each in built.named_parameters()}
+    held = {"block_count": 3, "embedding_length": 64, "context_length": 128, "attention.head_count": 4}
+    held |= {"feed_forward_length": 96, **said}
+    own = {f"{architecture}.{key}": one for key, one in held.items()}
+    reading = read_config(written(tmp_path / "m.gguf", gguf({"general.architecture": architecture, **own}, theirs)))
     assert reading.model.parameters == size(theirs)
     assert any(note.endswith("to the last one") for note in reading.notes)
 

@@ -15,7 +15,7 @@ from .loading import parse_file
 from .reading import FORMATS, Config, Fields, Names, Reading, Values, at, stated, table, unread, whole
 
 #: Functions that a table's expression may call: they keep sizes floats and integers.
-CALLS = {"__builtins__": {}, "int": int, "len": len, "max": max, "min": min, "range": range}
+CALLS = {"__builtins__": {}, "int": int, "len": len, "max": max, "min": min, "range": range, "zip": zip}
 #: Optimizers as files call them (lower case, without underscores and a suffix that says only which kernel runs) -> our
 #: name. Those whose states are not known are not here: their key is named as not read.
 OPTIMIZER_NAMES: Words = FORMATS["optimizers"]
