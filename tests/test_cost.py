@@ -262,6 +262,30 @@ def test_fp8_in_blocks_is_the_kernel_alone_on_h100_and_h200() -> None:
     assert (own.tier, other.tier) == ("fitted", "borrowed")
 
 
+def test_few_rows_wait_for_memory_on_a_hopper_of_few_flops() -> None:
+    # In tiles of 64 rows H20 would wait for arithmetic: 68 us, half of its bandwidth.
+    for device, most in (("h20", 1.4), ("h200", 1.4)):
+        least = 2 * 8192 * 8192 / load_device(device).memory.bandwidth_bytes_per_s
+        assert least < float(predict_gemm(device, 4, 8192, 8192)) < most * least
+        assert least < float(predict_gemm(device, 32, 8192, 8192)) < 1.1 * most * least
+
+
+#: Rows, n, k -> us of SGLang 0.5.14's DeepGEMM on H200 (aiconfigurator-core 0.12; fitted were H100's rows).
+DEEPGEMM = {(32, 512, 7168): 11.27, (32, 2048, 7168): 12.35, (32, 1536, 7168): 14.98, (32, 5120, 7168): 17.19}
+
+
+@pytest.mark.parametrize(("m", "n", "k"), DEEPGEMM)
+def test_engines_run_few_rows_of_fp8_in_blocks_in_narrow_tiles(m: int, n: int, k: int) -> None:
+    product = Gemm("x", "forward", m, n, k, dtype="fp8", recipe="blockwise", out_dtype="bf16")
+    assert predict(product, "h200").seconds * 1e6 == pytest.approx(DEEPGEMM[m, n, k], rel=0.25)
+    # Kernels of 128 rows, as gemm_fp8.csv times them, are what predict_gemm speaks of.
+    wide = float(predict_gemm("h200", m, n, k, dtype="fp8", recipe="blockwise")) * 1e6
+    assert wide > 1.25 * DEEPGEMM[m, n, k]
+    # A device whose tables have one kernel has one price.
+    alone = predict_gemm("b200", m, n, k, dtype="fp8", recipe="blockwise")
+    assert predict(product, "b200").seconds == pytest.approx(float(alone))
+
+
 def test_the_worse_of_a_and_b_decides_and_the_other_adds_nothing_on_nvidia() -> None:
     # nn: k leads A, n leads B and C.
     k_alone, both = predict_gemm("h100-sxm", 4096, np.array([4096, 4097]), 4097, layout="nn")

@@ -226,6 +226,13 @@ def test_mla_runs_five_projections_and_unequal_head_dims() -> None:
     core = forward["layers.*.attention.core"]
     assert isinstance(core, Attention)
     assert (core.head_dim, core.v_head_dim) == (192, 128)
+    # Engines project both latents by one matrix where they decode (vLLM's fused_qkv_a_proj, SGLang's with_mqa).
+    work = Workload(b=8, s=1, phase="decode", context=256, fused_qkv=True)
+    decoded = {op.name: op.n for op in operators(model, work) if op.kind == "gemm"}
+    assert decoded["layers.*.attention.qkv_a_proj"] == 1536 + 576
+    assert decoded.keys().isdisjoint({"layers.*.attention.q_a_proj", "layers.*.attention.kv_a_proj"})
+    full = replace(model, stacks=(Stack("decoder", 7168, (Block(replace(mla, q_lora_rank=None), MlpShape(18432)),)),))
+    assert "layers.*.attention.kv_a_proj" in {op.name for op in operators(full, work)}
 
 
 @pytest.mark.parametrize(("workload", "key"), [({"t": 3}, "t"), ({"p": 33}, "p"), ({"e": 2}, "e"), ({"t": 64}, "t")])

@@ -43,6 +43,7 @@ from shapes.operators.types import Elementwise, RoutedGemm
 Array = NDArray[np.float64]
 _BLACKWELL_GEN = "vllm_compressedtensorsw4a4nvfp4moe_flashinfer_trtllm_trtllmnvfp4expertsmonolithic"
 _TRITON = "vllm_unquantizedfusedmoe_triton_tritonexperts"
+_TRITON_FP8 = "vllm_fp8moe_triton_tritonexperts"
 _SERVER, _ADA = "rtx-pro-6000-server", "l40s"
 _XPU_MXFP4 = {"b60": ("w4a16_mxfp4", "vllm_xpu_moe_mxfp4")}
 _GPT_OSS_MARLIN = "vllm_gptossmxfp4moe_marlin_marlinexperts"
@@ -64,10 +65,13 @@ KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
         **dict.fromkeys(BLACKWELL, ("fp8", "vllm_modeloptfp8moe_flashinfer_trtllm_trtllmfp8expertsmonolithic")),
         _ADA: ("fp8", "moe_torch_flow_cutlass"),
     },
+    # On Hopper vLLM runs Triton's where each rank has all experts (SGLang, too), TensorRT-LLM's CUTLASS by FlashInfer
+    # where ranks share them (_get_priority_backends of model_executor/layers/fused_moe/oracle/fp8.py at 001a058b; since
+    # February 2026).
     "experts_fp8_blockwise": {
-        **dict.fromkeys(HOPPER, ("fp8_block", "moe_torch_flow_cutlass")),
+        **dict.fromkeys(HOPPER, ("fp8_block", _TRITON_FP8)),
         **dict.fromkeys(BLACKWELL, ("fp8_block", "vllm_fp8moe_flashinfer_trtllm_trtllmfp8expertsmonolithic")),
-        _ADA: ("fp8_block", "vllm_fp8moe_triton_tritonexperts"),
+        _ADA: ("fp8_block", _TRITON_FP8),
         _SERVER: ("fp8_block", "sglang_fused_moe_triton"),
     },
     "experts_nvfp4": {
@@ -87,6 +91,9 @@ KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "experts_fp8_4bit": dict.fromkeys(BLACKWELL, ("w4a8_mxfp4_mxfp8", "sglang_flashinfer_trtllm_moe")),
 }
+KERNELS["experts_fp8_blockwise_spread"] = KERNELS["experts_fp8_blockwise"] | dict.fromkeys(
+    HOPPER, ("fp8_block", "moe_torch_flow_cutlass")
+)
 #: Bytes an element of the weights, scales included, where it is not the arithmetic's.
 WEIGHTS = {"nvfp4": 0.5625, "int4_wo": 0.53125, "w4a16_mxfp4": 0.53125, "w4a8_mxfp4_mxfp8": 0.53125}
 #: What kernels' engines pad both widths to (`sizer deploy` quotes the lines): SGLang for TensorRT-LLM's of MXFP4, whose
@@ -127,9 +134,10 @@ MOST, SOME = 5000, 1200
 #: CUTLASS's.
 TILES = (8, 16, 32, 64, 128, 256)
 SETS = tuple(tuple(tile for tile in TILES if tile >= least) for least in (8, 16, 64))
-#: Kernels whose sources say theirs: w16a16_policy and w16a16_policy_m_8 of vllm-xpu-kernels (csrc, grouped products of
-#: Xe), and block_size_m of vLLM's Marlin (fused_marlin_moe.py). int4's by Marlin are as far off by either.
-KNOWN = {"vllm_xpu_moe": ((8, 256),), _GPT_OSS_MARLIN: ((8, 16, 32, 48, 64),)}
+#: Kernels whose sources say theirs: Triton's from 16 rows on (vLLM's get_default_config), w16a16_policy and
+#: w16a16_policy_m_8 of vllm-xpu-kernels (csrc, grouped products of Xe), and block_size_m of vLLM's Marlin
+#: (fused_marlin_moe.py). int4's by Marlin are as far off by either.
+KNOWN = {_TRITON_FP8: SETS[1:2], "vllm_xpu_moe": ((8, 256),), _GPT_OSS_MARLIN: ((8, 16, 32, 48, 64),)}
 
 
 #: Columns of a product.
@@ -237,7 +245,7 @@ def _columns(rows: Mapping[tuple[Any, ...], float], form: str, dtype: str, devic
     own, groups, load, hidden, width, held, choices, *rest = np.array(known, dtype=float).T
     gates, remote, read, quantised, seconds = rest
     shapes = tuple(" ".join(map(str, key[2:])) for key in rows)
-    recipe = "blockwise" if form.endswith("blockwise") else None
+    recipe = "blockwise" if "blockwise" in form else None
     shared: dict[str, Any] = {"dtype": kind, "recipe": recipe, "weight_bytes": WEIGHTS.get(dtype), "load": load}
     shared |= {"held": held, "choices": choices}
     gate_up = RoutedGemm("", "forward", groups, own, gates * width, hidden, **shared)  # type: ignore[arg-type] # columns

@@ -138,8 +138,9 @@ def main() -> None:
         for key in REMOTE:
             constants.pop(key)
         errors = {"error": float(off.mean()), "error_p95": float(np.quantile(off, 0.95))}
-        # Too few rows to tell MXFP4's kernels from int4's.
-        for own in dict.fromkeys((form, form.replace("bf16_4bit", "bf16_mxfp4"))):
+        # Too few rows to tell MXFP4's kernels from int4's; one kernel, whether ranks share the experts or not.
+        alike = form.replace("bf16_4bit", "bf16_mxfp4"), form.replace("blockwise", "blockwise_spread")
+        for own in dict.fromkeys((form, *alike)):
             text += f"\n[{own}.{name}]\n# {len(rows)} rows of ROCm/aiter @ e4048607\n" + "".join(
                 map(as_line, (constants | errors).items())
             )

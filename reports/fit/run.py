@@ -10,6 +10,8 @@ L40S's polished since; what the command gives today is as good (reports/accuracy
 Low-precision products are those of frameworks that time them without quantising, which is an operator of its own.
 ``fp8_blockwise`` is of ``--fp8 gemm_fp8.csv.gz``, kernels alone, where that holds rows of the device; of Blackwell's
 tables; H200 takes H100's, since its tables time frameworks that quantise besides (1.23 times the kernel).
+``fp8_blockwise_served`` differs where a dimension is small: up to 128 rows are DeepGEMM's, in SGLang's table, which has
+narrower tiles than those kernels (1.3 times as fast up to 64 rows).
 """
 
 from __future__ import annotations
@@ -32,11 +34,22 @@ from fit.cells import fit_cells
 from fit.collective import fit_collectives, predicted, read_messages
 from fit.correction import Case, polished
 from fit.evidence import read_rows
-from fit.gemm import BLOCKWISE_TILES, fit_products, relatives
+from fit.gemm import BLOCKWISE_TILES, first_guess, fit_products, relatives
 from fit.grouped import fit_slowdown, layer_seconds, read_layers
 from fit.tables import parquet_columns
 from fit.written import gemm_table
-from shapes.calibrate import Calibration, Products, Progress, Record, calibrate, held_out, products, write_tables
+from shapes.calibrate import (
+    Calibration,
+    Products,
+    Progress,
+    Record,
+    bounds,
+    calibrate,
+    fit_closed_form,
+    held_out,
+    products,
+    write_tables,
+)
 from shapes.cost.constants import IN_CELL, GemmConstants
 from shapes.cost.corrections import LEAST_K, STEP_K
 from shapes.device import Device, load_device
@@ -54,6 +67,10 @@ PURE = {"fp8": ("SGLang",), "nvfp4": ("SGLang", "VLLM"), "fp8_block": ("SGLang",
 EVERY = {("rtx_pro_6000_server", "fp8")}
 #: The table of a recipe's own kernels: aiconfigurator's name, ours, and the element type.
 BLOCKWISE, BLOCKWISE_TABLE = "fp8_block", "fp8_blockwise"
+#: As engines run them on Hopper: the table, rows up to which they take DeepGEMM's narrow tiles, those, the least other
+#: sides of the products fitted on, and how many of them.
+SERVED_TABLE, SERVED_ROWS, SERVED_SIDE, SERVED_MOST = "fp8_blockwise_served", 128, 256, 3000
+SERVED_TILES = (*BLOCKWISE_TILES, (16, 64), (32, 64), (64, 64), (64, 128))
 
 
 def read_published(folder: Path) -> tuple[Record, ...]:
@@ -118,11 +135,42 @@ def fit_device(
         found.cost[BLOCKWISE_TABLE] = alone.cost["fp8"]
         found.error[BLOCKWISE_TABLE] = user_errors([one for one in blocks if one.n in unseen], constants)
         found.provenance[BLOCKWISE_TABLE] = alone.provenance["fp8"]
+    if only in (None, SERVED_TABLE) and device.architecture == "hopper" and fp8:
+        add_served(found, device, folder, read_blockwise(folder, fp8, device), seed)
     if only is None:
         fit_tables(device, folder, found.cost, found.error, seed, progress)
     if only in (None, CELLS_OF):
         add_cells(found, device, published, seed, progress)
     return found
+
+
+def add_served(found: Calibration, device: Device, folder: Path, blocks: Sequence[Record], seed: int) -> None:
+    """The blockwise table with its small products as engines run them: DeepGEMM's up to so many rows, else ``blocks``.
+
+    Judged on n that nothing has seen.
+    """
+    table = found.cost.get(BLOCKWISE_TABLE) or plain(device.cost[BLOCKWISE_TABLE])
+    errors = found.error.get(BLOCKWISE_TABLE) or plain(device.errors[BLOCKWISE_TABLE])
+    listed = [one for file in sorted(folder.rglob("gemm_perf.parquet")) for one in _products(file, {BLOCKWISE: "fp8"})]
+    few = [
+        one for one in listed if one.source == "SGLang" and one.m <= SERVED_ROWS and min(one.n, one.k) >= SERVED_SIDE
+    ]
+    own, others = products(few, "fp8"), products(blocks, "fp8")
+    hidden = held_out(own.n, seed)
+    seen = own[~hidden]
+    some = seen[np.random.default_rng(seed).permutation(len(seen))[:SERVED_MOST]]
+    more = others[~others.large & (others.m > SERVED_ROWS)]
+    fitted = Products(
+        *(np.concatenate([getattr(part, key) for part in (some, more)]) for key in ("m", "n", "k", "seconds"))
+    )
+    guess = replace(first_guess(device, "fp8", SERVED_TILES), throttle=0.001)
+    small = fit_closed_form(fitted, guess, bounds(device, "fp8"), (1, 2), 2, seed)
+    off = own[hidden].errors(small, 1, 2)
+    found.cost[SERVED_TABLE] = table | {"small": gemm_table(small)}
+    figures = {"small": off.mean(), "small_p95": np.quantile(off, 0.95), "small_consensus": off.mean()}
+    found.error[SERVED_TABLE] = errors | {name: round(float(value), 4) for name, value in figures.items()}
+    unseen = np.unique(own.n[hidden]).astype(int).tolist()
+    found.provenance[SERVED_TABLE] = {"shapes": len(own), "sources": ["SGLang"], "held_out_n": unseen}
 
 
 def present_tables(device: Device) -> Calibration:
@@ -242,7 +290,7 @@ def main() -> None:
     parser.add_argument("--from", dest="folder", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fp8", type=Path, metavar="FILE", help="published fp8 products in blocks of 128")
-    tables = sorted({*DTYPES.values(), BLOCKWISE_TABLE, "cells", "collective"})
+    tables = sorted({*DTYPES.values(), BLOCKWISE_TABLE, SERVED_TABLE, "cells", "collective"})
     parser.add_argument("--only", choices=tables, help="fit this table alone")
     parser.add_argument("--polish", action="store_true", help="move the present bf16 tables as little as nothing falls")
     parser.add_argument("--write", action="store_true", help="write the constants to the device's file")

@@ -186,9 +186,11 @@ def seconds_of(operators: Sequence[Operator], device: Device) -> list[Any]:
 def alike(operator: Product, device: Device) -> ProductKernels:
     """The kernels that price the operator, in one go with others; InputError: a dtype the device lacks."""
     device.peak(operator.dtype)
-    out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
+    # A model's low-precision products write a type that is said; engines run those of few rows by kernels of their own.
+    wide = getattr(operator, "out_dtype", None)
+    out, recipe = output_bytes(operator.dtype, wide), operator.recipe and operator.recipe + "_served" * bool(wide)
     grouped, pads = operator.kind == "grouped_gemm", getattr(operator, "pads", False)
-    said = operator.layout, operator.recipe, out, grouped, pads, operator.weight_bytes
+    said = operator.layout, recipe, out, grouped, pads, operator.weight_bytes
     return ProductKernels(device, operator.dtype, *said)
 
 
@@ -223,7 +225,9 @@ def _products(products: Sequence[Product], by: ProductKernels, device: Device) -
     judged = {regime: expected(device, origin, regime, by.dtype) for regime in dict.fromkeys(regimes)}
     if by.weights_alone:
         judged = {regime: one.combined(WEIGHTS_ALONE) for regime, one in judged.items()}
-    slots = times.tiles * np.array(constants.tiles).prod(axis=1)[times.tile]
+    # Those of small products begin with the others.
+    tiles = (constants.small or constants).tiles
+    slots = times.tiles * np.array(tiles).prod(axis=1)[times.tile]
     columns = (
         times.seconds,
         times.compute_s,
@@ -245,7 +249,7 @@ def _products(products: Sequence[Product], by: ProductKernels, device: Device) -
             judged[regime],
             regime,
             bound,
-            tile=constants.tiles[tile],
+            tile=tiles[tile],
             tiles=count,
             waves=waves,
             tile_efficiency=kept,
@@ -274,9 +278,7 @@ product_costs = partial(_by_group, key=alike, price=_products)
 
 
 def _bound(launch: float, body: float, compute: float, memory: float) -> str:
-    if launch > body:
-        return "overhead"
-    return "memory" if memory > compute else "compute"
+    return "overhead" if launch > body else "memory" if memory > compute else "compute"
 
 
 def cost_of(seconds: float, source: str, off: Expected, regime: str, bound: str, **rest: Any) -> Cost:

@@ -200,8 +200,9 @@ def gemm_constants(device: Device, dtype: str, recipe: str | None = None) -> tup
         slower = constants.scaled(clock_share(device), 1.0, 1.0, 1.0, constants.units)
         return replace(slower, cells=constants.cells), origin
     peak = device.peak(dtype)
-    if recipe and (found := _of_recipe(device, dtype, f"{dtype}_{recipe}")):
-        return found
+    for table in (recipe, recipe and recipe.removesuffix("_served")):
+        if table and (found := _of_recipe(device, dtype, f"{dtype}_{table}")):
+            return found
     kin = _whose(device, dtype)
     base = _base(kin, device, dtype)
     constants = GemmConstants.from_table(kin.cost[base], kin.compute.units)
@@ -210,7 +211,7 @@ def gemm_constants(device: Device, dtype: str, recipe: str | None = None) -> tup
         return constants, origin
     borrowed = carried(constants, device, kin, dtype, origin)
     least = CARRY.least_tile.get(device.architecture, {}).get(dtype)
-    return (borrowed.coarse(least) if least and recipe != "blockwise" else borrowed), origin
+    return (borrowed.coarse(least) if least else borrowed), origin
 
 
 def clock_share(device: Device) -> float:
@@ -511,21 +512,14 @@ def expected(device: Device, origin: Origin, regime: str, dtype: str) -> Expecte
             return Expected.said(errors, regime, tier)
     errors = (device if origin.own_device else load_device(origin.device)).errors
     error = errors.get(origin.table, {}).get(regime) or errors.get(regime, 0.5)
-    return Expected.of(hypot(error, *_borrowed(origin)), tier)
+    # Another element type's constants add to it, and another device's.
+    alike = CARRY.same_architecture if origin.same_architecture else CARRY.same_vendor
+    other = alike if origin.same_vendor else CARRY.other_vendor
+    return Expected.of(hypot(error, (not origin.own_dtype) * OTHER_DTYPE, (not origin.own_device) * other), tier)
 
 
 #: Added where weights alone are quantised: bytes are exact, arithmetic is priced as other kernels' is.
 WEIGHTS_ALONE = Expected.of(OTHER_DTYPE, "borrowed")
-
-
-def _borrowed(origin: Origin) -> tuple[float, float]:
-    """Errors that another element type's and another device's constants add."""
-    dtype = 0.0 if origin.own_dtype else OTHER_DTYPE
-    if origin.own_device:
-        return dtype, 0.0
-    if not origin.same_vendor:
-        return dtype, CARRY.other_vendor
-    return dtype, CARRY.same_architecture if origin.same_architecture else CARRY.same_vendor
 
 
 def _misaligned(device: Device, regime: str, dtype: str) -> Expected:

@@ -34,6 +34,9 @@ def form_of(one: RoutedGemm) -> tuple[str, bool]:
     """The table that prices it, by arithmetic and what is quantised, and whether just this was measured."""
     kind = one.dtype if one.dtype in FOUR_BITS else "fp8" if one.dtype in QUANTISED else "bf16"
     suffix = "_blockwise" * (one.recipe == "blockwise")
+    # Of several ranks each holds half the choices or fewer; those behind which there is no expert are under two fifths.
+    if suffix and np.all(one.held < 0.6 * one.choices):
+        suffix += "_spread"
     if (one.weight_bytes or 1) < 1 and kind not in FOUR_BITS:
         suffix = "_mxfp4" if (kind, one.recipe) == ("bf16", "mxfp4") else "_4bit"
     return f"experts_{kind}{suffix}", one.dtype in (kind, "fp16")

@@ -69,7 +69,11 @@ class Segments:
             # From kMinLargeAlloc on a request has a segment of its own (kLargeBuffer, kRoundLarge).
             there = 2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
             if self.reserved + there > self.limit:
-                self._give_back()
+                # To the device, what is a whole segment.
+                for whole in self._free:
+                    for one in self._segments.intersection(whole):
+                        self._segments.remove(self._leave(whole, one))
+                        self.reserved -= one[0]
             # Gaps as long as the segments: no two are neighbours.
             address = self._next
             self._next += 2 * there
@@ -81,13 +85,6 @@ class Segments:
             self._join(free, (left, address + size))
             there = size
         return there, address
-
-    def _give_back(self) -> None:
-        """To the device, what is a whole segment."""
-        for free in self._free:
-            for one in self._segments.intersection(free):
-                self._segments.remove(self._leave(free, one))
-                self.reserved -= one[0]
 
     def _give(self, size: int, address: int) -> None:
         free = self._free[size <= SMALL]

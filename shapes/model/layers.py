@@ -161,8 +161,13 @@ class Block(HashedOnce):
         """The parts with a norm and a residual addition of their own, in order."""
         return tuple(part for part in (self.attention, self.mixer, self.cross, self.mlp) if part)
 
-    def linears(self, hidden: int, *, fused_qkv: bool | None = None, fused_gate_up: bool | None = None) -> Linears:
-        """Matrices of one layer that every token meets."""
+    def linears(
+        self, hidden: int, *, fused_qkv: bool | str | None = None, fused_gate_up: bool | None = None
+    ) -> Linears:
+        """Matrices of one layer that every token meets.
+
+        ``fused_qkv``: the phase too, as latents are projected by one matrix where engines decode alone.
+        """
         out = self.before + _linears(self.attention, hidden, fused=fused_qkv) + _linears(self.mixer, hidden)
         out += tuple(replace(linear, name=f"cross_{linear.name}") for linear in _linears(self.cross, hidden))
         out += _linears(self.mlp, hidden, fused=fused_gate_up)
@@ -186,11 +191,11 @@ class Block(HashedOnce):
             return linears
         formats = dict(self.formats)
         # A fused matrix goes by its first part.
-        first = (one.name.replace("qkv_proj", "q_proj").replace("gate_up_proj", "gate_proj") for one in linears)
+        first = (one.name.replace("qkv_", "q_").replace("gate_up_proj", "gate_proj") for one in linears)
         return tuple(replace(one, weights=formats.get(name)) for one, name in zip(linears, first, strict=True))
 
 
-def _linears(part: Any, *sizes: int, **fused: bool | None) -> Linears:
+def _linears(part: Any, *sizes: int, **fused: bool | str | None) -> Linears:
     """Those of a part that a block may lack."""
     return part.linears(*sizes, **fused) if part else ()
 

@@ -395,7 +395,8 @@ def _block(block: Block, hidden: int, s: int, encoder_s: int, run: Lowering) -> 
     both, encoder_s = s + block.joint_tokens, block.context or encoder_s
     tokens = workload.own_tokens(s if block.apart else both)
     latent = workload.decode or (block.attention is not None and is_sparse(block.attention, s))
-    for linear in block.linears(hidden, fused_qkv=workload.fused_qkv, fused_gate_up=workload.fused_gate_up):
+    merged = workload.fused_qkv and workload.phase
+    for linear in block.linears(hidden, fused_qkv=merged, fused_gate_up=workload.fused_gate_up):
         if latent and linear.name == "attention.kv_b_proj":
             continue  # absorbed_operators
         from_encoder = block.crosses and linear.name in _OF_ENCODER

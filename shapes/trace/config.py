@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from shapes import program
 from shapes.errors import InputError, read_text, refuse, within
-from shapes.frozen import Named, Pair, T, Texts, replace
+from shapes.frozen import Pair, T, Texts, replace
 from shapes.workload import routing_note
 
 from .dimensions import NAMES, named_dimensions, positions, size_in, unknown_type
@@ -216,11 +216,15 @@ def load_config(config: Any) -> tuple[Any, str]:
         where = str(config)
         config = _read_json(Path(config), where)
     refuse(not isinstance(config, Mapping), "expected a mapping, the content of a config.json", where=where)
-    known = _config_class(config, where)
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    model_type = config.get("model_type")
+    if str(model_type) not in CONFIG_MAPPING:
+        raise unknown_type(config, where)
     plain = {k: _number(v) for k, v in config.items() if k not in ("auto_map", "quantization_config", "model_type")}
     check_counts(plain, where)
     try:
-        return known.from_dict(plain), where
+        return CONFIG_MAPPING[model_type].from_dict(plain), where
     except Exception as error:
         reason, key = f"transformers {transformers.__version__} rejects it: {said(error)}", None
         if plain.get("backbone") is not None and plain.get("backbone_config") is None:
@@ -243,15 +247,6 @@ def _read_json(path: Path, where: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"expected JSON: {error}", where=where) from error
-
-
-def _config_class(config: Named, where: str) -> Any:
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    model_type = config.get("model_type")
-    if isinstance(model_type, str) and model_type in CONFIG_MAPPING:
-        return CONFIG_MAPPING[model_type]
-    raise unknown_type(config, where)
 
 
 def model_class(settings: Any, where: str) -> Any:
