@@ -1172,6 +1172,22 @@ def test_intervals_are_scaled_until_they_hold_a_source_by_the_others(monkeypatch
     assert board.left_out(runs, 0.75) == pytest.approx((1 + 0.1) / 2)
 
 
+def test_ratios_of_runs_of_one_model_are_judged_by_what_the_stack_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    board, judging = importlib.import_module("scoreboard"), importlib.import_module("steps")
+
+    def run(config: str, measured: float) -> Any:
+        row = SimpleNamespace(step_s=measured, source="a", device=H100, config=config, stack_name="s", dtype="bf16")
+        row.gpus = 8
+        return board.Run(judging.Judged(row, StepCost(1.0, 0.8, 1.2, 0.9, 0.1, "fitted", {})), "2025", True, "")
+
+    # Of four runs 5% apart six pairs, three of them neighbours; another model's is in no pair.
+    table = board.ratios([run("x", 1.05**power) for power in range(4)] + [run("y", 9.0)])
+    assert [cell.strip() for cell in table.splitlines()[-1].strip("|").split("|")] == [
+        *("a", "6", "7.3%", "12.2%", "10.0%", "50%")
+    ]
+
+
 def test_llm_qs_runs_on_h100_and_l40s_are_within_8_percent() -> None:
     # IST-DASLab/llmq's logs: llm.c's kernels, of whose cross-entropy 16-bit logits alone move.
     errors: dict[str, list[float]] = {"h100-sxm": [], "l40s": []}

@@ -18,6 +18,7 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,24 @@ def used(runs: Sequence[Run], fitted: dict[str, dict[str, Any]]) -> str:
         errors = [f"{inside['bias']:+.1%}, {inside['mape']:.1%}", f"{left['bias']:+.1%}, {left['mape']:.1%}"]
         rows.append([source, device, year, len(own), *errors, f"{inside['coverage']:.0%}"])
     headers = ["source", "device", "year", "rows", "in sample", "left out of it (whole source)", "covered"]
+    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+
+
+def ratios(runs: Sequence[Run]) -> str:
+    """Errors of the ratio of two runs of one model, stack, element type and number of devices, as `plan` compares."""
+    rows, pairs = [], dict[tuple[str, float], list[float]]()
+    for (source, _), own in grouped(runs, "source", "device").items():
+        for one, other in combinations([run.judged for run in own], 2):
+            a, b = one.row, other.row
+            if (a.config, a.stack_name, a.dtype, a.gpus) == (b.config, b.stack_name, b.dtype, b.gpus):
+                off = abs(np.log1p(one.error) - np.log1p(other.error))
+                pairs.setdefault((source, one.cost.ratio_error), []).append(float(off))
+    for (source, said), errors in sorted(pairs.items()):
+        if len(errors) >= FEW:
+            middle, most = np.quantile(errors, [0.5, HELD])
+            inside = f"{np.mean(np.less_equal(errors, np.log1p(said))):.0%}"
+            rows.append([source, len(errors), f"{middle:.1%}", f"{most:.1%}", f"{said:.1%}", inside])
+    headers = ["source", "pairs", "median", f"{HELD:.0%} within", "said", "covered"]
     return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
 
 
@@ -280,6 +299,12 @@ By year:
 By what the interval says of itself:
 
 {board(tuned, "tier")}
+
+Two runs of one model, stack, element type and number of devices, in other layouts or batches: errors of the ratio of
+their times, which is all that `plan` compares, next to the error within which it calls layouts alike (*said*). Sources
+of {FEW} such pairs and more:
+
+{ratios(tuned)}
 
 ## Worst ten
 
