@@ -557,3 +557,109 @@ class Pooled(Text):
 def test_a_product_that_pools_tokens_after_the_layers_is_named() -> None:
     (unproven,) = read_subject(Pooled(), example_inputs=IDS, phase="infer").unproven
     assert unproven.reason == "bmm outside the layers"
+
+
+class Scaling(Modulated):
+    """DiT's own layer: what its parts make is scaled too, by a third of the modulation's vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.modulation = nn.Linear(SIZE, 6 * SIZE)
+
+    def forward(self, x: Any, condition: Any) -> Any:
+        first, shift, one, second, more, other = self.modulation(condition)[:, None].chunk(6, -1)
+        x = x + self.attend(self.first(x) * (1 + first) + shift) * one
+        return x + self.mlp(self.second(x) * (1 + second) + more) * other
+
+
+class Scaled(Layer):
+    """DeiT III's: a learned vector scales what a part makes."""
+
+    def __init__(self) -> None:
+        super().__init__(Attend())
+        self.one, self.other = nn.Parameter(torch.ones(SIZE)), nn.Parameter(torch.ones(SIZE))
+
+    def forward(self, x: Any) -> Any:
+        x = x + self.attend(self.first(x)) * self.one
+        return x + self.mlp(self.second(x)) * self.other
+
+
+class Rectified(Layer):
+    def __init__(self) -> None:
+        super().__init__(Attend())
+        self.mlp[1] = nn.ReLU()
+
+
+class Written(nn.Module):
+    """GELU as BERT's first code has it, one kernel after the other."""
+
+    def forward(self, x: Any) -> Any:
+        return x * 0.5 * (1 + torch.erf(x / 2**0.5))
+
+
+class WrittenOut(Layer):
+    def __init__(self) -> None:
+        super().__init__(Attend())
+        self.mlp[1] = Written()
+
+
+def of_each_layer(make: Any, model: Any, *inputs: Any) -> tuple[float, float]:
+    """Bytes that a layer saves: torch's saved tensors, and ours, of as many more layers."""
+
+    def of(layers: int) -> tuple[int, int]:
+        module = model()
+        module.layers = nn.ModuleList(make() for _ in range(layers))
+        kept, weights = dict[int, int](), {one.data_ptr() for one in module.parameters()}
+
+        def seen(one: Any) -> Any:
+            storage = one.untyped_storage()
+            kept[storage.data_ptr()] = storage.nbytes() * (storage.data_ptr() not in weights)
+            return one
+
+        with torch.autograd.graph.saved_tensors_hooks(seen, lambda one: one):
+            out = module(*inputs)
+        found = sizer.memory(module, example_inputs=inputs).to_dict()["components"]["activations"]  # type: ignore[call-arg]
+        assert len(out) == len(inputs[0])
+        return sum(kept.values()), found
+
+    few, many = of(2), of(4)
+    return many[0] - few[0], many[1] - few[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "model"),
+    [
+        (lambda: Layer(Attend()), Image),
+        (Scaled, Image),
+        (Rectified, Image),
+        (WrittenOut, Image),
+        (Modulated, Diffused),
+        (Scaling, Diffused),
+    ],
+    ids=["layer-norms", "scaled", "relu", "gelu-written-out", "modulated", "modulated-and-scaled"],
+)
+def test_a_layer_saves_what_autograd_saves_of_it(make: Any, model: Any) -> None:
+    """LayerNorm saves its input, a scaling what it scales, ReLU its output, a written GELU its half and erf."""
+    inputs = [torch.zeros(64, 3, 16 if model is Image else 64, 16 if model is Image else 64)]
+    if model is Diffused:
+        inputs = [inputs[0][:16], torch.zeros(16), torch.zeros(16, dtype=torch.long)]
+    torchs, ours = of_each_layer(make, model, *inputs)
+    assert ours == pytest.approx(torchs, rel=0.025)
+
+
+class Lengthened(nn.Module):
+    def forward(self, weight: Any) -> Any:
+        return functional.normalize(weight, dim=0)
+
+
+def test_a_normed_matrix_of_patches_has_no_gradient_of_its_pixels() -> None:
+    """As nViT's, whose weights are parametrized. FLOPs of training are the counter's, and the scores made again."""
+    model, image = Image(), torch.zeros(2, 3, 16, 16)
+    for one in (model.patch, *(layer.attend.o for layer in model.layers)):
+        torch.nn.utils.parametrize.register_parametrization(one, "weight", Lengthened())
+    subject = read_subject(model, example_inputs=image)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        model(image).sum().backward()
+    scores = 2 * 2 * 17 * 17 * SIZE * len(model.layers)
+    assert sum(one.flops * one.count for one in subject.operators) == counter.get_total_flops() + scores

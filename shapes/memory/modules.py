@@ -45,10 +45,10 @@ IMPLEMENTATIONS = DECLARED["implementations"]
 
 
 @cache
-def style_of(model_type: str, implementation: Implementation) -> Style:
-    """The style of the model's family; llama's where the family is not listed (most later ones copy it)."""
-    families = {} if implementation == "megatron" else DECLARED["families"]
-    words = frozenset(f"{IMPLEMENTATIONS[implementation]['words']} {families.get(model_type, '')}".split())
+def style_of(model: ModelShape, implementation: Implementation) -> Style:
+    """The style of the model's family, or as it was seen to be written; where neither says it, llama's."""
+    own = "" if implementation == "megatron" else DECLARED["families"].get(model.model_type, model.written)
+    words = frozenset(f"{IMPLEMENTATIONS[implementation]['words']} {own}".split())
     return words | {usual for usual, others in DECLARED["usual"].items() if words.isdisjoint(others)}
 
 
@@ -184,13 +184,16 @@ class Forward:
             if linear.name == "norm_gate.up":
                 x = self.play("attention-gate", {"gate": x, "out": x})
         normed = x
+        # Of three vectors a part the third scales what it makes, as vectors of all layers' own do.
+        vectors = sum(one.out_features for one in block.before if one.name == "modulation") // hidden
+        more = block.norms > len(block.parts) and "post-norms" not in self.words
         for part in (block.mixer, block.attention, block.cross, block.mlp):
             if not part:
                 continue
             inner = x
             if block.streams:
                 inner = self.collapsed(block.streams, block.streams.linears(hidden, 1)[0], x)
-            modulates = "modulated" in self.words and part is not block.cross
+            modulates = ("modulated" in self.words or vectors > 0) and part is not block.cross
             if not block.mixer or part is not block.attention:
                 bare = "no-pre-norms" in self.words or ("modulated" in self.words and not modulates)
                 with self.marked("layernorm"):
@@ -203,7 +206,7 @@ class Forward:
             branch = inside.dropout(branch, block.dropout)
             if "post-norms" in self.words:
                 branch = inside.norm(branch, self.whole * hidden)
-            if modulates:
+            if (modulates and vectors % 3 == 0) or more:
                 branch = self.play("modulation", {"x": branch})
             if block.streams:
                 x = tape.op("mixed streams", (x, branch), x.bytes, (x, branch))

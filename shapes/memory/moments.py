@@ -177,7 +177,7 @@ class StageStep:
 
     @property
     def style(self) -> Style:
-        return style_of(self.model.model_type, self.implementation)
+        return style_of(self.model, self.implementation)
 
     @property
     def first(self) -> bool:

@@ -143,7 +143,8 @@ class ModelShape:
     head's format in a quantised release. ``towers``: encoders of images, on the first stage.
     ``layer_vocab``: rows of the table of layers' own embeddings (gemma3n, gemma4). ``heads``: of as many columns each
     (musicgen's codebooks). ``head_inputs``: channels that the head reads where the embedding is another's (rembert).
-    ``head_dtype``: element type that the head's products always run in (hy_v4).
+    ``head_dtype``: element type that the head's products always run in (hy_v4). ``written``: words of modules.toml on
+    how the class was seen to be written.
     """
 
     model_type: str
@@ -167,6 +168,7 @@ class ModelShape:
     heads: int = 1
     head_inputs: int | None = None
     head_dtype: str | None = None
+    written: str = ""
 
     def __post_init__(self) -> None:
         refuse(not self.stacks, "expected at least one stack of layers", "stacks", 0)

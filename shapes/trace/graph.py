@@ -126,6 +126,8 @@ class Graph:
         self.shared = dict[str, int]()
         #: (Set of nodes, last dimension, elements) of what was read of them, repetitions aside.
         self.parts = set[Triple]()
+        #: Words of modules.toml on how the class is written.
+        self.written = set[str]()
         #: Whether attention ran as products.
         self.eager = False
 
@@ -395,7 +397,6 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             mask = mask & ~INPUTS | TRIGONOMETRY
         if activation:
             self._combined(short, tensors, values)
-            made_of = frozenset()
             mask |= MIXED * (short in _MIXES and outs[0].is_floating_point())
         if short in _MADE_NEW:
             mask, made_of, activation = 0, frozenset(), False
@@ -423,8 +424,8 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
     def _combined(self, operator: str, tensors: list[Tensor], values: list[_Value]) -> None:
         """Notes what an operator on an activation says of norms, learned vectors and rotation."""
         widths = [one.shape[-1] for one in tensors if one.dim()]
-        reads = reduce(or_, (value.mask for value in values if value.activation))
-        plain = reads & ~TRIGONOMETRY
+        plain = reduce(or_, (value.mask for value in values if value.activation)) & ~TRIGONOMETRY
+        self.graph.written.add(_WRITTEN.get(operator, ""))
         if operator in _NORMS or (operator in ("mul", "mul_") and any(value.inverse_root for value in values)):
             self.graph.normed.append((self.where, max(widths), plain))
         for tensor, value in zip(tensors, values, strict=True):
@@ -434,8 +435,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
                 continue
             self._scaled(tensor, operator, plain)
             if value.mask & TRIGONOMETRY and operator in ("mul", "mul_"):
-                wide = min(widths) if tensor.dim() else 0
-                self.graph.rotated[plain] += wide * (4 if tensor.is_complex() else 1)
+                self.graph.rotated[plain] += min(widths) * (tensor.dim() > 0) * (4 if tensor.is_complex() else 1)
 
     def _scaled(self, tensor: Tensor, operator: str, reads: int) -> None:
         made_of = self._value(tensor).made_of
@@ -456,7 +456,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
     def _value(self, tensor: Tensor) -> _Value:
         # A table that was there before and is no buffer holds angles, too (Meta's freqs_cis).
         unknown = _Value(TRIGONOMETRY * (tensor.dim() > 1), frozenset(), False, None)
-        return self._values.get(tensor.untyped_storage()._cdata) or unknown
+        return self._values.get(tensor.untyped_storage()._cdata, unknown)
 
     def _set(self, tensor: Tensor, mask: int, made_of: frozenset[str] = frozenset(), activation: bool = True) -> None:
         """A result: of a new storage its own set, of one that is written into or viewed united with what it had."""
@@ -484,8 +484,8 @@ def _index(values: Tensor | None) -> Index | None:
     return "tokens" if found == {TOKEN} and values.numel() > 1 else "types"
 
 
-_MADE_NEW, _OVERWRITES, _NORMS, _POINTWISE, _MIXES = (
-    NAMES["operators"][name] for name in ("made_new", "overwrites", "norms", "pointwise", "mixes")
+_MADE_NEW, _OVERWRITES, _NORMS, _POINTWISE, _MIXES, _WRITTEN = (
+    NAMES["operators"][name] for name in ("made_new", "overwrites", "norms", "pointwise", "mixes", "written")
 )
 
 
@@ -567,11 +567,11 @@ class _Watched(FusedAttention):
         out = torch.empty((*query.shape[:-1], value.shape[-1]), dtype=query.dtype, device="meta")
         node = recorder._node("attention")
         if mask is not None:
-            form, window = recorder.form_of(mask) or self._values_form(mask), seen[1]
+            form = recorder.form_of(mask) or self._values_form(mask)
             if not form:
                 problems[node.where] = "an attention mask of unknown form"
-            elif form[0] and window not in (None, form[1]):  # a kernel's window has two sides
-                problems[node.where] = f"a window of {window} keys and a mask of {form[1]}"
+            elif form[0] and seen[1] not in (None, form[1]):  # a kernel's window has two sides
+                problems[node.where] = f"a window of {seen[1]} keys and a mask of {form[1]}"
             else:
                 seen = form[0] and query.shape[-2] > 1, form[1]
         node.operands = tuple(recorder._value(one).mask for one in operands)

@@ -89,12 +89,14 @@ def differences(model: ModelShape, run: Counter[Key], workload: Workload, *, mas
     except InputError as error:
         return [str(error)]
     # A product of two vectors is no matrix's: the likeness of a text and an image.
-    lines = [f"torch runs {_line(key)}, {count} more" for key, count in (run - said).items() if key[3:6].count(1) < 2]
-    return lines + [f"torch does not run {_line(key)}, {count} times" for key, count in (said - run).items()]
-
-
-def _line(key: Key) -> str:
-    return " ".join(map(str, key))
+    lines = [
+        f"torch runs {' '.join(map(str, key))}, {count} more"
+        for key, count in (run - said).items()
+        if key[3:6].count(1) < 2
+    ]
+    return lines + [
+        f"torch does not run {' '.join(map(str, key))}, {count} times" for key, count in (said - run).items()
+    ]
 
 
 @frozen
@@ -251,7 +253,7 @@ def recorded(subject: Provable) -> tuple[Graph, Pair, str]:
 
 def refuted(model: ModelShape, graph: Graph, workload: Workload) -> list[str]:
     """Lines on parameters, products and attention of a forward pass that differ from ``model``."""
-    ran = sum(graph.size(path) for path in graph.used)
+    ran = sum(map(graph.size, graph.used))
     if model.parameters != ran:
         return [f"{model.parameters:,} parameters recognised of {ran:,}"]
     return differences(model, run_products(graph), workload)

@@ -82,6 +82,13 @@ class _Layer:
         """Vectors without a role, as they were used."""
         return [one for one in self.scaled if one.parameter not in self.vectors]
 
+    def between(self, least: int, most: float = inf, *sizes: int) -> list[str]:
+        """The vectors without a role of these sizes, of all if none is given, whose last use is then; claimed."""
+        used = {one.parameter: newest(one.reads) for one in self.free}
+        found = [one for one in used if least <= used[one] <= most and (not sizes or self.graph.size(one) in sizes)]
+        self.vectors.update(found)
+        return found
+
     def open(self, *kinds: str) -> list[Node]:
         return [node for node in self.nodes if node.kind in kinds and node.number not in self.claimed]
 
@@ -202,7 +209,9 @@ class _Layer:
         if len(k) == 2 and len(v) == 1 and v[0] in k:
             return self._latent(core, out, sources)
         numbers = tuple(map(len, sources))
-        self.need(numbers == (1, 1, 1), "queries, keys and values of {}, {} and {} products".format(*numbers))
+        self.need(
+            numbers == (1, 1, 1), f"queries, keys and values of {numbers[0]}, {numbers[1]} and {numbers[2]} products"
+        )
         return self._plain((core, *again), out, [*chain.from_iterable(sources)])
 
     def _plain(self, cores: Nodes, out: Node, sources: Nodes) -> AttentionShape:
@@ -231,8 +240,10 @@ class _Layer:
             found == sizes and run.q_len >= min(run.batch, 2),
             f"projections of {found} for {heads} heads of {wide}{_SEQUENCE_FIRST * fused}",
         )
-        known = fused or gate == "queries" or not out.reads_any(sources)
-        self.need(known, "the output projection reads queries, keys or values")
+        self.need(
+            fused or gate == "queries" or not out.reads_any(sources),
+            "the output projection reads queries, keys or values",
+        )
         self.claim(*sources)
         bias, k_bias = self._biased(query, value), key.biased
         kind, weights = self._qk_norm(sources[: 2 - fused], (heads, kv_heads), wide)
@@ -391,8 +402,10 @@ class _Layer:
         if not form:
             raise Misfit(f"{self.path}: experts of {[node.n for node in first]} and {down.k} columns")
         # In a loop each expert gets as many rows, rounded up, which is exact if experts are fewer than tokens.
-        exact = rows % self.whole.sequence == 0 and (len(down.again) < 2 or experts <= self.whole.sequence)
-        self.need(exact, f"{rows} rows of {experts} experts for {self.whole.sequence} tokens")
+        self.need(
+            rows % self.whole.sequence == 0 and (len(down.again) < 2 or experts <= self.whole.sequence),
+            f"{rows} rows of {experts} experts for {self.whole.sequence} tokens",
+        )
         self.claim(*first)
         around = self._around_experts(first[0], down, hidden)
         router = self._router(first[0], hidden)
@@ -459,7 +472,7 @@ class _Layer:
         for readers in ([out], into, [conv]):
             read = [node for node in self.open("gemm") if any(one.reads & node.bit for one in readers)]
             into += [node for node in read if node not in into]
-        bias, out_bias = self._biased(*(node for node in into if node.k == hidden)), out.biased
+        bias = self._biased(*(node for node in into if node.k == hidden))
         self.claim(*into)
         self.written.append(out.number)
         self.vectors |= vectors
@@ -468,7 +481,7 @@ class _Layer:
             conv=conv.k,
             bias=bias,
             conv_bias=conv.biased,
-            out_bias=None if out_bias == bias else out_bias,
+            out_bias=None if out.biased == bias else out.biased,
         )
         sizes = sorted((node.n, node.k) for node in into)
         low = ("decay", "gate") if shape.kind == "kda" else ()
@@ -588,7 +601,7 @@ class Recogniser:
         for path in tables:
             if self.graph.parameters[path] != (rows, width):
                 self.left[path] = f"token embeddings of another size than {rows} x {width}"
-        heads = self._heads(outside, main, rows)
+        heads, before = self._heads(outside, main, rows)
         outside.need(
             all(node.m > 1 for node in heads),
             "a head of the last token alone: call the module as it is trained, with targets",
@@ -596,10 +609,7 @@ class Recogniser:
         head = heads[0] if heads else None
         read = [self._stack(span, found[:index], outside) for index, span in enumerate(found)]
         hidden = read[-1].hidden
-        before = [node for node in outside.open("gemm") if node.number > main.last]
-        outside.claim(*before)
-        norms = [one.parameter for one in self._vectors(outside) if newest(one.reads) > main.last]
-        outside.vectors.update(norms)
+        norms = outside.between(main.last + 1)
         self.claimed |= outside.vectors
         others = (node for node in outside.open(*MIXING, "gemm", "conv") if node.n > 1)  # one number compares towers
         self.left |= {node.path: f"{node.kind} outside the layers" for node in others}
@@ -619,6 +629,7 @@ class Recogniser:
                 head_norm=sum(map(self.graph.size, norms)), embedding_rows=len(tables) * (rows - vocab) * width
             ),
             embedding_tables=len(tables),
+            written=" ".join(sorted(self.graph.written)),
             **of_head,
         )
 
@@ -673,28 +684,15 @@ class Recogniser:
         entry = [node for node in outside.open("gemm", "conv") if started <= node.number < span.first]
         outside.claim(*entry)
 
-        def between(least: int, most: int, wide: int | None = hidden) -> list[str]:
-            found = [
-                one.parameter
-                for one in self._vectors(outside)
-                if least <= newest(one.reads) <= most and wide in (None, self.graph.size(one.parameter))
-            ]
-            outside.vectors.update(found)
-            return found
-
-        def tables(index: Index) -> set[tuple[str, int]]:
-            return {(node.path, node.n) for node in self._tables(outside, index) if started <= node.number < span.first}
+        def tables(index: Index) -> dict[str, int]:
+            return {node.path: node.n for node in self._tables(outside, index) if started <= node.number < span.first}
 
         # Where they are not a sequence's, tokens are as many as an image, or a series, is cut into.
         own = {node.run.batch * node.run.q_len for layer in span.layers for node in layer.nodes if node.core}
-        every = self.sequence in own or (self.sequence > 1 and tables("tokens"))
-        length = None if every else max(own, default=None)
+        length = max(own, default=None)
+        if self.sequence in own or (self.sequence > 1 and tables("tokens")):
+            length = None
         positions = tables("positions")
-        rows = sum(self.graph.parameters[path][0] for path, wide in positions if wide == hidden)
-        narrow = sum(self.graph.size(path) for path, wide in positions if wide != hidden)
-        before = between(started, span.first - 1)
-        after = between(span.first, span.last)
-        others = between(started, span.last, None)
         return Stack(
             "decoder"
             if any(one.cross or one.mixer or (one.attention and one.attention.causal) for one in blocks)
@@ -703,34 +701,30 @@ class Recogniser:
             run_lengths(blocks),
             length=length,
             front=self.linears("entry", entry, length or self.sequence),
-            positions=rows,
-            embedding_norm=len(before),
-            final_norm=len(after),
+            positions=sum(self.graph.parameters[path][0] for path in positions if positions[path] == hidden),
+            embedding_norm=len(outside.between(started, span.first - 1, hidden)),
+            final_norm=len(outside.between(span.first, span.last, hidden)),
             extra=_some(
-                token_type_embeddings=sum(self.graph.size(path) for path, _ in tables("types")),
-                positions=narrow,
-                vectors=sum(map(self.graph.size, others)),
+                token_type_embeddings=sum(map(self.graph.size, tables("types"))),
+                positions=sum(self.graph.size(path) for path in positions if positions[path] != hidden),
+                vectors=sum(map(self.graph.size, outside.between(started, span.last))),
             ),
         )
 
-    def _heads(self, outside: _Layer, main: _Span, rows: int) -> list[Node]:
-        """Products with a column for each token: for each row of the embedding, or for all but a few of them."""
+    def _heads(self, outside: _Layer, main: _Span, rows: int) -> tuple[list[Node], list[Node]]:
+        """Products with a column for each token (of each row of the embedding, or of all but a few), and others."""
         after = [node for node in outside.open("gemm") if node.number > main.last]
         few = [node for node in after if 0 < rows - node.n < 64 and node.m > 1]
         heads = [node for node in after if node.n == rows] or few
         outside.need(len({(node.n, node.k, node.biased) for node in heads}) < 2, f"{len(heads)} different heads")
-        outside.claim(*heads)
-        return heads
+        outside.claim(*after)
+        return heads, [node for node in after if node not in heads]
 
     def _tables(self, outside: _Layer, index: Index) -> list[Node]:
         """Tables that were looked up by tokens' numbers, by positions, or by the one type of all tokens."""
         found = [node for node in outside.open("lookup") if node.index == index]
         outside.vectors.update(node.path for node in found)
         return found
-
-    def _vectors(self, outside: _Layer) -> Iterable[Scaled]:
-        """Each learned vector outside the layers that has no role yet, as it was used last."""
-        return {one.parameter: one for one in outside.free}.values()
 
     def _hidden(self, layers: Iterable[_Layer]) -> int:
         """The hidden size: columns of most products' inputs that are the layer's own, and of others' outputs."""
