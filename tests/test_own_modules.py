@@ -590,6 +590,20 @@ class Rectified(Layer):
         self.mlp[1] = nn.ReLU()
 
 
+class Repeated(Layer):
+    """Keys and values of two heads, which the class repeats for the others."""
+
+    def __init__(self) -> None:
+        super().__init__(Attend())
+        self.attend.qkv = nn.Linear(SIZE, 2 * SIZE)
+        self.attend.forward = self.attended
+
+    def attended(self, x: Any) -> Any:
+        q, k, v = self.attend.qkv(x).unflatten(-1, (-1, SIZE // HEADS)).transpose(1, 2).split([HEADS, 2, 2], 1)
+        k, v = (one.repeat_interleave(HEADS // 2, dim=1) for one in (k, v))
+        return self.attend.o(joined(functional.scaled_dot_product_attention(q, k, v)))
+
+
 class Written(nn.Module):
     """GELU as BERT's first code has it, one kernel after the other."""
 
@@ -634,10 +648,11 @@ def of_each_layer(make: Any, model: Any, *inputs: Any) -> tuple[float, float]:
         (Scaled, Image),
         (Rectified, Image),
         (WrittenOut, Image),
+        (Repeated, Image),
         (Modulated, Diffused),
         (Scaling, Diffused),
     ],
-    ids=["layer-norms", "scaled", "relu", "gelu-written-out", "modulated", "modulated-and-scaled"],
+    ids=["layer-norms", "scaled", "relu", "gelu-written-out", "repeated", "modulated", "modulated-and-scaled"],
 )
 def test_a_layer_saves_what_autograd_saves_of_it(make: Any, model: Any) -> None:
     """LayerNorm saves its input, a scaling what it scales, ReLU its output, a written GELU its half and erf."""

@@ -179,21 +179,21 @@ class Forward:
         for linear in block.before:
             if linear.shared or linear.rows is not None:
                 continue  # of another sequence, whose activations are among the rows, or of one vector a sequence
-            wider = linear.in_features > hidden
-            x = self.linear(linear, tape.op("hidden state and the next embedding", (x,), 2 * x.bytes) if wider else x)
+            if linear.in_features > hidden:
+                x = tape.op("hidden state and the next embedding", (x,), 2 * x.bytes)
+            x = self.linear(linear, x)
             if linear.name == "norm_gate.up":
                 x = self.play("attention-gate", {"gate": x, "out": x})
         normed = x
         # Of three vectors a part the third scales what it makes, as vectors of all layers' own do.
         vectors = sum(one.out_features for one in block.before if one.name == "modulation") // hidden
-        more = block.norms > len(block.parts) and "post-norms" not in self.words
         for part in (block.mixer, block.attention, block.cross, block.mlp):
             if not part:
                 continue
             inner = x
             if block.streams:
                 inner = self.collapsed(block.streams, block.streams.linears(hidden, 1)[0], x)
-            modulates = ("modulated" in self.words or vectors > 0) and part is not block.cross
+            modulates = ("modulated" in self.words or vectors) and part is not block.cross
             if not block.mixer or part is not block.attention:
                 bare = "no-pre-norms" in self.words or ("modulated" in self.words and not modulates)
                 with self.marked("layernorm"):
@@ -206,7 +206,7 @@ class Forward:
             branch = inside.dropout(branch, block.dropout)
             if "post-norms" in self.words:
                 branch = inside.norm(branch, self.whole * hidden)
-            if (modulates and vectors % 3 == 0) or more:
+            elif block.norms > len(block.parts) or (modulates and vectors % 3 == 0):
                 branch = self.play("modulation", {"x": branch})
             if block.streams:
                 x = tape.op("mixed streams", (x, branch), x.bytes, (x, branch))
@@ -421,11 +421,10 @@ class Forward:
         """The core by a fused kernel; ``core``: queries, keys and values (q, k, v)."""
         b, numbers = self.workload.b, self.core(attention)
         has_mask = masked(self.style, attention, self.s)
-        repeated = has_mask and core["k"].bytes < core["q"].bytes
+        repeated = (has_mask or "repeats-kv" in self.words) and core["k"].bytes < core["q"].bytes
         if repeated and "expands-kv" in self.words and numbers["kv_heads"] == 1:
             # The one head is copied for all of them where there are several sequences, and else a view of itself.
-            expanded = 4 * self.rows * (numbers["heads"] if b > 1 else 1)
-            return self.play("math", core, expanded=expanded, **numbers)
+            return self.play("math", core, expanded=4 * self.rows * (numbers["heads"] if b > 1 else 1), **numbers)
         # The mask is cast to the queries' type; one with a bias in it has that type, and all layers save one.
         words = {"repeated": repeated, "masked": has_mask and not alibi_in_fp32(self.style, attention)}
         return self.play("flash", core, words, bias=b * self.s**2 * self.element, **numbers)

@@ -290,15 +290,14 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         if sum(map(self.graph.size, made_of)) < node.n:
             self._scaled(added, "add", node.bit)
             return
-        self.graph.used |= made_of
         node.again |= made_of
-        node.bias = min(made_of)
+        node.bias = self._use(added)
 
     def _depthwise(self, product: Product, inputs: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
-        reads = self._value(inputs).mask
-        node = self._node("depthwise", weight=self._use(weight), m=product.m, n=product.batch, k=product.k, reads=reads)
+        node = self._node("depthwise", weight=self._use(weight), m=product.m, n=product.batch, k=product.k)
+        node.reads = self._value(inputs).mask
         node.bias = None if bias is None else self._use(bias)
-        self._set(out, reads | node.bit)
+        self._set(out, node.reads | node.bit)
 
     def _lookup(self, table: Tensor, index: Tensor, out: Tensor) -> None:
         if not self._value(table).made_of:

@@ -230,6 +230,7 @@ class _Layer:
         if run.kv_heads == heads and 0 < kv_heads < heads:
             # The class repeats keys and values for a core that does not.
             self.graph.shared.update((again.where, kv_heads) for again in cores)
+            self.graph.written.add("repeats-kv")
         gate = self._gate_apart(out, query, (heads * v_wide, heads))
         if not fused and query.n == 2 * heads * wide and out.reads & query.bit:
             gate = "queries"
