@@ -29,6 +29,7 @@ NAMES += [
     "thirtieth",
     "thirty_first",
     "thirty_second",
+    "thirty_third",
 ]
 TABLE, *HELD = (
     tomllib.loads((Path(__file__).parent / "data" / f"{name}_cases.toml").read_text(encoding="utf-8")) for name in NAMES
