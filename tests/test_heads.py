@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shapes.errors import InputError
-from sizer import check, ops
+from sizer import check, memory, ops
 from sizer.readers import read_config
 from sizer.readers.huggingface import BUILDERS
 from sizer.readers.reading import FORMATS, rows
@@ -155,6 +155,12 @@ def test_a_wrapper_s_draft_has_no_tower() -> None:
     config = {"model_type": "qwen3_vl_moe", "text_config": text, "vision_config": {"model_type": "qwen3_vl_moe"}}
     assert read_config(config).model.towers
     assert not read_config({**config, "architectures": ["Qwen3VLMoeForCausalLMMTP"]}).model.towers
+
+
+def test_memory_says_that_a_class_keeps_its_scores() -> None:
+    bloom = {"model_type": "bloom", "hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 320}
+    said = "left out without --attention eager: scores, which transformers' class keeps (it has no fused attention)"
+    assert said in memory(bloom, s=64).notes
 
 
 @pytest.mark.slow
