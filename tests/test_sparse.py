@@ -201,8 +201,8 @@ PROMPTS = [
     ("Qwen/Qwen3.5-35B-A3B", {"b": 4, "s": 4096}, 176.5),
     ("deepseek-ai/DeepSeek-V3.2", {"b": 1, "s": 32768}, 6520.5),
     ("deepseek-ai/DeepSeek-V3.2", {"b": 1, "s": 8192, "tp": 4}, 801.7),
-    # That table's attention is slower in ranks of 16 heads than in those of 32 (48.4 and 39.2 ms a layer, 10.3 and 7.8),
-    # which no kernel explains that runs 64 heads at the least: of 32 heads here.
+    # That table's attention is slower in ranks of 16 heads than in those of 32 (48.4 and 39.2 ms a layer, 10.3 and
+    # 7.8), which no kernel explains that runs 64 heads at the least: of 32 heads here.
     ("deepseek-ai/DeepSeek-V3.2", {"b": 1, "s": 32768, "tp": 8}, 3858.1 - 61 * (48.38 - 39.24)),
     ("deepseek-ai/DeepSeek-V3.2", {"b": 1, "s": 8192, "tp": 8}, 869.3 - 61 * (10.309 - 7.772)),
     # Eight devices, experts by expert parallelism alone, a cache of 16 bits. Experts are TensorRT-LLM's (304.9, 78.4):
