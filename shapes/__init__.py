@@ -5,7 +5,7 @@ Names are loaded when first used, so that importing the package costs next to no
 
 from importlib import import_module
 
-_TABLE = """
+_TABLE = """\
 ModelShape    shapes.model
 Workload      shapes.workload
 predict_gemm  shapes.cost.gemm
@@ -17,7 +17,7 @@ list_devices  shapes.device
 load_device   shapes.device
 InputError    shapes.errors
 """
-_HOMES = dict(line.split() for line in _TABLE.strip().splitlines())
+_HOMES = dict(line.split() for line in _TABLE.splitlines())
 __all__ = list(_HOMES)
 
 

@@ -20,8 +20,20 @@ from .toml_table import Table, load, named
 from .workload import Workload
 
 ENGINES = (
-    *("vllm", "tensorrt-llm", "sglang", "llama-cpp", "transformer-engine", "torchao", "megatron-core", "nemo"),
-    *("torchtitan", "fsdp", "deepspeed", "maxtext", "peft", "bitsandbytes"),
+    "vllm",
+    "tensorrt-llm",
+    "sglang",
+    "llama-cpp",
+    "transformer-engine",
+    "torchao",
+    "megatron-core",
+    "nemo",
+    "torchtitan",
+    "fsdp",
+    "deepspeed",
+    "maxtext",
+    "peft",
+    "bitsandbytes",
 )
 #: Uses of an engine.
 USES = ("serving", "training", "fine-tuning")

@@ -17,7 +17,7 @@ and ``swiglu_width`` are for model-config code. A mistake is an ``InputError``.
 #: Public name -> its module: a name is loaded when it is first used, so that `import sizer` costs next to nothing.
 #: The packages are called checking and searching because importing a submodule `sizer.check` would rebind
 #: `sizer.check` to the module.
-_TABLE = """
+_TABLE = """\
 InputError          shapes.errors
 ModelShape          shapes.model
 Workload            shapes.workload
@@ -36,7 +36,7 @@ Report              sizer.checking.findings
 search              sizer.searching
 swiglu_width        sizer.searching
 """
-_HOMES = dict(line.split() for line in _TABLE.strip().splitlines())
+_HOMES = dict(line.split() for line in _TABLE.splitlines())
 
 __all__ = list(_HOMES)
 

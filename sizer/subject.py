@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from shapes.device import Device
 from shapes.errors import InputError, positive_int, refuse, within
-from shapes.frozen import Named, Names, Sizes, Values, Words, frozen, given, replace
+from shapes.frozen import Named, Names, Sizes, Values, Words, frozen, given, replace, without
 from shapes.kernels import load_kernel
 from shapes.model import Block, ModelShape, MoeShape, Unproven, Unread, named
 from shapes.model.resize import DIMENSIONS, dimensions
@@ -137,8 +137,13 @@ class Subject:
     @property
     def kept(self) -> Values:
         """Options of ``shapes.memory.memory`` that the named stack and the file's framework decide."""
-        said = getattr(self.reading, "workload", {}).get("loss")
-        return {"implementation": self.implementation, "loss": getattr(self.named_stack, "loss", None) or said}
+        said = getattr(self.reading, "workload", {})
+        return {
+            "implementation": self.implementation,
+            "loss": getattr(self.named_stack, "loss", None) or said.get("loss"),
+            # Without a number of devices there is no global batch to count them by.
+            "microbatches": None if self.workload.global_batch else said.get("accumulated"),
+        }
 
     @property
     def released(self) -> bool:
@@ -413,8 +418,7 @@ def settle_workload(reading: Reading, asked: Named) -> Workload:
 
 def _said(reading: Reading, asked: Named) -> Values:
     """``asked`` first, then the file; on as many devices as the file says, if other degrees were asked for."""
-    values = {**reading.workload, **asked}
-    values.pop("loss", None)
+    values = without(reading.workload, ("loss", "accumulated")) | {**asked}
     if values.get("phase", "train") == "train" and "kv_dtype" not in asked:
         values.pop("kv_dtype", None)  # training has no KV cache, whatever the release says of its own
     if _moves(reading, asked):

@@ -39,6 +39,19 @@ def test_the_components_add_up_and_what_fits_is_said() -> None:
     assert answer("memory", GPT2, "-b", str(data["largest_microbatch"] + 1), code=1)["fits"] is False
 
 
+def test_gradients_stay_where_a_recipe_accumulates_and_names_no_devices(tmp_path: Path) -> None:
+    """`check` and `memory` count four microbatches alike; a plan finds their number."""
+    recipe = tmp_path / "axolotl.yaml"
+    keys = "datasets: []\nmicro_batch_size: 1\nsequence_len: 512\nbf16: true\nadapter: lora\nlora_r: 8"
+    recipe.write_text(f"base_model: Qwen/Qwen2.5-7B\n{keys}\ngradient_accumulation_steps: 4\n")
+    data = answer("memory", str(recipe))
+    assert data["components"]["gradients"] == 4 * data["model"]["trained_parameters"]
+    assert "4 microbatches" in data["formulas"]["gradients"]
+    assert run("plan", str(recipe), "--gpus", "8", "--global-batch", "64").exit_code == 0
+    recipe.write_text(f"base_model: Qwen/Qwen2.5-7B\n{keys}\n")
+    assert answer("memory", str(recipe))["components"]["gradients"] == 0
+
+
 def test_a_stack_says_how_its_loss_runs() -> None:
     plain = answer("memory", LLAMA, "-b", "1", "--zero", "3", "--dp", "64")["total_bytes"]
     fused, said = (

@@ -9,7 +9,7 @@ from functools import partial
 from shapes.device import Device
 from shapes.frozen import Ints, replace
 from shapes.model import ModelShape
-from shapes.toml_table import check_bounds
+from shapes.toml_table import DATA, check_bounds, content
 from shapes.workload import Workload
 
 from . import GIB, largest_size, memory
@@ -24,7 +24,7 @@ LIBRARIES, NCCL = 0.07 * GIB, 0.14 * GIB
 #: 0.10's took 11% more.
 GRAPH_BYTES = 0.52 * GIB / 51 / 36
 #: Batches that are captured, to twice the requests.
-CAPTURED: Ints = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
+CAPTURED: Ints = content(DATA / "models.toml")["captured"]
 #: Bytes of a sampled logit in vLLM's profile run: 2 and 4 (in 16 and 32 bits), 4 and 8 (sorted, its place), 2 masks.
 SAMPLED_BYTES = 20
 #: No context is searched beyond this: of layers that keep a state, nothing grows with it.

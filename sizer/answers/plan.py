@@ -318,7 +318,7 @@ def plan_config(
         tokens=tokens,
         price=price,
         progress=progress,
-        **subject.kept,
+        **subject.kept | {"microbatches": None},
     )
     return replace(answer, top=top, notes=notes)
 

@@ -159,5 +159,7 @@ def _accumulated(workload: Values) -> Names:
     degrees = workload.get("t", 1) * workload.get("p", 1) * workload.get("cp", 1)
     if d := workload.get("d") or workload.get("gpus", 0) // degrees:
         workload["global_batch"] = steps * b * d
-    said = f"{steps} microbatches accumulate: the global batch is {steps * b} x data parallelism"
-    return () if d or steps == 1 else (said,)
+    if d or steps == 1:
+        return ()
+    workload["accumulated"] = steps
+    return (f"{steps} microbatches accumulate: the global batch is {steps * b} x data parallelism",)
