@@ -75,6 +75,7 @@ SAID: list[tuple[str, str]] = [
     (f"check {G} --select SZ999", "`sizer rules` lists them"),
     (f"check {G} --select vocab", "nearest: vocab-multiple"),
     (f"check {G} --fail-on errors", "did you mean error?"),
+    (f"check {G} --fail-on sever", "did you mean error?"),
     (f"check {G} --format md", "did you mean markdown?"),
     (f"check {G} --checkpointing true", "did you mean full?"),
     (f"check {G} --zero 4", "expected one of 0, 1, 2, 3"),
