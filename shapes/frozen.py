@@ -160,6 +160,11 @@ Texts = list[str]
 Counts = dict[str, int]
 
 
+def first_of(values: Iterable[T]) -> T | None:
+    """The first value; None where there is none."""
+    return next(iter(values), None)
+
+
 def given(values: Named) -> Values:
     """The values that are not None."""
     return {key: value for key, value in values.items() if value is not None}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import InputError
-from .frozen import Named
+from .frozen import Named, first_of
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
@@ -93,7 +93,7 @@ def blamed(error: BaseException) -> InputError | None:
     from traceback import walk_tb  # only a failure pays for it
 
     modules = [frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in walk_tb(error.__traceback__)]
-    return next((_refused(_LOADED[one], error) for one in modules if one in _LOADED), None)
+    return first_of(_refused(_LOADED[one], error) for one in modules if one in _LOADED)
 
 
 def _refused(one: "EntryPoint", error: BaseException) -> InputError:

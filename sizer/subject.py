@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from shapes.device import Device
 from shapes.errors import InputError, positive_int, refuse, within
-from shapes.frozen import Named, Names, Sizes, Values, Words, frozen, given, replace, without
+from shapes.frozen import Named, Names, Sizes, Texts, Values, Words, first_of, frozen, given, replace, without
 from shapes.kernels import load_kernel
 from shapes.model import Block, ModelShape, MoeShape, Unproven, Unread, named
 from shapes.model.resize import DIMENSIONS, dimensions
@@ -264,7 +264,7 @@ def _check_saving(model: ModelShape, workload: Workload) -> None:
     )
 
 
-def modules_in(model: ModelShape) -> list[str]:
+def modules_in(model: ModelShape) -> Texts:
     """The modules that may run again by themselves of which the model has some."""
     held = dimensions(model)
     return [one for one, said in modules().items() if said["of"] in held]
@@ -360,7 +360,7 @@ def beyond_positions(reading: Reading, workload: Workload) -> Names:
     return (f"the context of {context:,} is beyond the model's {most:,} positions",) * (0 < most < context)
 
 
-def _assumed(reading: Reading, workload: Workload) -> list[str]:
+def _assumed(reading: Reading, workload: Workload) -> Texts:
     """Notes on assumptions: of mixtures, long sequences, prompts, images and decode steps."""
     notes = [routing_note(workload.expert_load)] if reading.model.moe else []
     if workload.serving:
@@ -381,7 +381,7 @@ def _assumed(reading: Reading, workload: Workload) -> list[str]:
 def as_it_runs(reading: Reading, asked: Named) -> tuple[ModelShape, Names]:
     """The model in its release's formats, or in 16 bits if all of it trains or the caller names a type; and notes."""
     model = reading.model
-    said = next((f"--{key} {asked[key]}" for key in ("dtype", "recipe") if asked.get(key)), None)
+    said = first_of(f"--{key} {asked[key]}" for key in ("dtype", "recipe") if asked.get(key))
     run = {**reading.workload, **asked}
     trains = run.get("phase", "train") == "train" and run.get("finetune") not in ADAPTED
     if not model.formats or not (said or trains):

@@ -301,6 +301,40 @@ def test_estimates_equal_pricing_operator_by_operator(config: object, what: str,
             assert getattr(found, name).tolist() == pytest.approx([getattr(one, name) for one in exact], rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "t", "what", "baseline"),
+    [
+        # phi-4 has 40 heads for 10: over 8 ranks 16 groups of 48 heads as wide as its own.
+        (
+            {"num_attention_heads": 40, "num_key_value_heads": 10, "hidden_size": 5120},
+            8,
+            "heads",
+            "heads 48, kv_heads 16",
+        ),
+        ({"intermediate_size": 8193}, 4, "swiglu", "d_ff 8192"),
+        ({"num_key_value_heads": 6, "num_attention_heads": 24, "hidden_size": 3072}, 4, "model", "kv_heads 8"),
+        # One group on several ranks is copied: it needs none of its own.
+        ({"num_key_value_heads": 4, "num_attention_heads": 20, "hidden_size": 2560}, 8, "heads", "heads 24"),
+    ],
+)
+def test_a_model_that_its_split_does_not_divide_is_compared_as_the_nearest_that_it_does(
+    sizes: dict[str, int], t: int, what: str, baseline: str
+) -> None:
+    config = json.loads((CONFIGS / "llama-3.1-8b.json").read_text(encoding="utf-8")) | {"head_dim": 128, **sizes}
+    found = search(config, what=what, t=t)
+    assert f"baseline: {baseline}, which --tp {t} divides" in found.notes
+    held = {"heads": config["num_attention_heads"], "kv_heads": config["num_key_value_heads"]}
+    held |= {"d_ff": config["intermediate_size"]}
+    changed = {name: int(value) for name, value in (one.split() for one in baseline.split(", "))}
+    for row in (found.baseline, *found.ranked):
+        own = held | changed | row.change
+        assert own["heads"] % t == 0
+        assert t % own["kv_heads"] == 0 or own["kv_heads"] % t == 0
+        assert own["d_ff"] % t == 0
+    with pytest.raises(InputError, match="recurrent layers"):
+        search("state-spaces/mamba-2.8b", t=7)
+
+
 @pytest.mark.parametrize("name", ["transformers-eager", "megatron-core-te", "megatron-2021"])
 @pytest.mark.parametrize("split", [{}, {"t": 2, "p": 2, "d": 2, "global_batch": 32}])
 def test_estimates_of_steps_as_a_stack_runs_them_equal_pricing_them_one_by_one(

@@ -2,7 +2,8 @@
 
 E=../shared/evidence
 L=reports/data/steps-llmq.csv  # IST-DASLab/llmq's logs
-python reports/bench/scoreboard.py --data $E/steps.csv --data $E/steps_more.csv --data $E/mlperf.csv --data $E/cards.csv --data $L
+python reports/bench/scoreboard.py --data $E/steps.csv --data $E/steps_more.csv --data $E/mlperf.csv \\
+    --data $E/cards.csv --data $L
 ... --write        # the page and README's sentence
 ... --rescale      # first: the intervals of fitted and of unknown stacks, by all runs here but MLPerf v5.1's
 """

@@ -19,7 +19,7 @@ import numpy as np
 
 from shapes.device import Device
 from shapes.errors import InputError, decoded, make_folder, refuse, write_whole
-from shapes.frozen import Names, Values, frozen
+from shapes.frozen import Names, Values, first_of, frozen
 
 from . import record
 from .environment import Environment
@@ -140,7 +140,7 @@ def import_rows(path: str, rows: Sequence[Measurement], store: Store) -> Exchang
     refused = {
         one.uid: (one.key, why)
         for one in rows
-        if one.ok and (why := next(_limits(one, one.environment.accelerator), None))
+        if one.ok and (why := first_of(_limits(one, one.environment.accelerator)))
     }
     added = store.add(one for one in rows if one.uid not in refused)
     return Exchanged(path, "", added, len(rows) - len(refused) - added, tuple(refused.values()))
@@ -175,7 +175,7 @@ def objection(one: Measurement, device: Device | None, control_s: float | None) 
 
     ``control_s``: the control shape's median over the rows that ``one`` belongs to.
     """
-    return next(chain(_limits(one, device), _objections(one, control_s)), None) if one.ok else None
+    return first_of(chain(_limits(one, device), _objections(one, control_s))) if one.ok else None
 
 
 def _limits(one: Measurement, device: Device | None) -> Iterator[str]:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.errors import DAMAGED, InputError, refuse, within
-from shapes.frozen import Named, Values, given
+from shapes.frozen import Named, Values, first_of, given
 from shapes.operators.types import Gemm
 from shapes.toml_table import DATA, content
 
@@ -37,7 +37,7 @@ def read_others(text: str, where: str, asked: Named) -> tuple[Dataset, ...]:
 
     ``asked``: "device" and "dtype" for rows that name none. InputError if either is not known.
     """
-    program = next((name for name, how in KNOWN["formats"].items() if re.search(how["claim"], text, re.M)), None)
+    program = first_of(name for name, how in KNOWN["formats"].items() if re.search(how["claim"], text, re.M))
     if program is None:
         return ()
     try:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from shapes.dtypes import QUANTISED
 from shapes.errors import one_of, positive_int, refuse
-from shapes.frozen import Ints, Values, frozen, replace
+from shapes.frozen import Ints, Values, first_of, frozen, replace
 from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content
 from shapes.workload import Workload
@@ -193,20 +193,20 @@ class ModelShape:
     @property
     def attention(self) -> Attention | None:
         """The main stack's first self-attention."""
-        return next((block.attention for block in self.main.blocks if block.attention), None)
+        return first_of(block.attention for block in self.main.blocks if block.attention)
 
     @property
     def mixer(self) -> RecurrentShape | None:
         """The main stack's first recurrent layer."""
-        return next((block.mixer for block in self.main.blocks if block.mixer), None)
+        return first_of(block.mixer for block in self.main.blocks if block.mixer)
 
     @property
     def dense_mlp(self) -> MlpShape | None:
-        return next((block.mlp for block in self.main.blocks if isinstance(block.mlp, MlpShape)), None)
+        return first_of(block.mlp for block in self.main.blocks if isinstance(block.mlp, MlpShape))
 
     @property
     def moe(self) -> MoeShape | None:
-        return next((block.mlp for block in self.main.blocks if isinstance(block.mlp, MoeShape)), None)
+        return first_of(block.mlp for block in self.main.blocks if isinstance(block.mlp, MoeShape))
 
     @property
     def head_linear(self) -> Linear | None:

@@ -11,7 +11,7 @@ from operator import mul
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from shapes.errors import positive_int, refuse
-from shapes.frozen import Count, Counts, Function, Named, Names, Pair, Values, Words, frozen, replace
+from shapes.frozen import Count, Counts, Function, Named, Names, Pair, Texts, Values, Words, frozen, replace
 from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content, formula, hold
 
@@ -70,7 +70,7 @@ Linears = tuple[Linear, ...]
 
 
 @cache
-def _listed(table: str, part: str) -> list[list[str]]:
+def _listed(table: str, part: str) -> list[Texts]:
     """The lines of models.toml on a kind of part, each by its six columns."""
     lines = content(DATA / "models.toml")[table][part].strip().splitlines()
     return [[*map(str.strip, line.split("|")), *5 * [""]][:6] for line in lines]
@@ -83,7 +83,7 @@ class _Names(Values):
         return getattr(self["part"], name)
 
 
-def reading(table: str, part: object, own: Named) -> tuple[Function, Iterator[list[str]]]:
+def reading(table: str, part: object, own: Named) -> tuple[Function, Iterator[Texts]]:
     """(what is of a name or a sum of products, the lines that hold) of models.toml on a ``part``.
 
     ``own``: what its lines name and is no field.

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from shapes.errors import positive_int, refuse
-from shapes.frozen import Counts, Pair, Values, among, frozen, replace, stated
+from shapes.frozen import Counts, Pair, Values, among, first_of, frozen, replace, stated
 from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content
 
@@ -36,7 +36,7 @@ def dimensions(model: ModelShape) -> Counts:
             size = getattr(size, attribute, None)
         found[name] = size
     cores = (block.attention for block in model.main.blocks)
-    found["window"] = next((one.window for one in cores if one and one.window), None)
+    found["window"] = first_of(one.window for one in cores if one and one.window)
     found["full_every"] = full_every(model.main.blocks)
     return stated(**found) | (model.mixer.sizes if model.mixer else {})
 
@@ -53,7 +53,7 @@ def full_every(blocks: Blocks) -> int | None:
         return None
     first = full.index(True)
     tried = range(max(2, first + 1), len(full) + 1)
-    return next((one for one in tried if [at % one == first for at in range(len(full) - 1)] == full[:-1]), None)
+    return first_of(one for one in tried if [at % one == first for at in range(len(full) - 1)] == full[:-1])
 
 
 def _full(block: Block) -> bool:

@@ -15,7 +15,7 @@ from typing import get_args
 
 from shapes.cost.constants import TIERS
 from shapes.errors import AnyPath, InputError, refuse
-from shapes.frozen import Named, Names, Numbers, Words, frozen, replace
+from shapes.frozen import Named, Names, Numbers, Words, first_of, frozen, replace
 from shapes.toml_table import DATA, Amount, Share, Table, content, load, names, shipped
 from shapes.workload import AttentionKernel, Loss
 
@@ -179,7 +179,7 @@ class SoftwareStack:
 
     def of_release(self, name: str) -> SoftwareStack:
         """This stack in the release that ``name`` belongs to; itself if it has no such release."""
-        own = next((release for release in self.releases if fnmatchcase(name, release.match)), None)
+        own = first_of(release for release in self.releases if fnmatchcase(name, release.match))
         if not own:
             return self
         kernels = {

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from shapes import program
 from shapes.errors import InputError, read_text, refuse, within
-from shapes.frozen import Pair, T, Texts, replace
+from shapes.frozen import Pair, T, Texts, first_of, replace
 from shapes.workload import routing_note
 
 from .dimensions import NAMES, named_dimensions, positions, size_in, unknown_type
@@ -186,7 +186,7 @@ def with_class(config: Any, once: Callable[[Built], T], **options: Any) -> T:
         with within(where):
             return once(built(settings))
     except InputError as error:
-        again = next((one for one in NAMES["again"] if one["said"] in str(error.__cause__)), None)
+        again = first_of(one for one in NAMES["again"] if one["said"] in str(error.__cause__))
         if not again:
             raise
     whole = load_config(config)[0]
@@ -342,7 +342,7 @@ def without_initialization() -> Iterator[None]:
 def _first(settings: Any, name: str) -> int | None:
     """Routed ``experts`` or ``top_k`` of a configuration, its language part included; None for a dense one."""
     parts = settings, *(v for v in vars(settings).values() if isinstance(v, transformers.PretrainedConfig))
-    return next((found[0] for part in parts if (found := size_in(part, NAMES["attributes"][name]))), None)
+    return first_of(found[0] for part in parts if (found := size_in(part, NAMES["attributes"][name])))
 
 
 def active_parameters(model: nn.Module, settings: Any) -> int | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError
-from shapes.frozen import Counts, Named
+from shapes.frozen import Counts, Named, first_of
 from shapes.toml_table import DATA, content
 
 #: Names in configurations and model classes.
@@ -41,7 +41,7 @@ def _held(settings: Any, attribute: str) -> Any:
 def size_in(settings: Any, attributes: Iterable[str]) -> tuple[int, str] | None:
     """The first of ``attributes`` that is a plain positive integer, and its name."""
     values = ((_held(settings, attribute), attribute) for attribute in attributes)
-    return next(((value, attribute) for value, attribute in values if type(value) is int and value > 0), None)
+    return first_of((value, attribute) for value, attribute in values if type(value) is int and value > 0)
 
 
 def _sizes_in(part: Any, table: Mapping[str, Iterable[str]]) -> dict[str, tuple[int, str]]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import Items, Named, Names, Pair, Sizes, Values, Words, frozen, replace
+from shapes.frozen import Items, Named, Names, Pair, Sizes, Texts, Values, Words, first_of, frozen, replace
 from shapes.model import ModelShape, Unproven, run_lengths
 from shapes.model.layers import each_layer
 from shapes.operators import operators
@@ -79,7 +79,7 @@ def run_products(graph: Graph, shared: Sizes = _NONE) -> Counter[Key]:
     return counted
 
 
-def differences(model: ModelShape, run: Counter[Key], workload: Workload, *, masks: bool = True) -> list[str]:
+def differences(model: ModelShape, run: Counter[Key], workload: Workload, *, masks: bool = True) -> Texts:
     """Lines on operators that torch ran and ``model`` does not have, and the other way round.
 
     ``masks``: the keys that each attention sees are compared too.
@@ -251,7 +251,7 @@ def recorded(subject: Provable) -> tuple[Graph, Pair, str]:
     return graph, (first, second), max(flops, key=flops.__getitem__, default="bf16")
 
 
-def refuted(model: ModelShape, graph: Graph, workload: Workload) -> list[str]:
+def refuted(model: ModelShape, graph: Graph, workload: Workload) -> Texts:
     """Lines on parameters, products and attention of a forward pass that differ from ``model``."""
     ran = sum(map(graph.size, graph.used))
     if model.parameters != ran:
@@ -275,7 +275,7 @@ def difference(model: ModelShape, graph: Graph, subject: Provable, lengths: Pair
     shared = {names.fold(path): heads for path, heads in graph.shared.items()}
     traced = products(subject.run(second).operators, masks=False, shared=shared)
     workload = Workload(1, second, dtype, attention="eager" if graph.eager else "flash")
-    return next(iter(differences(model, traced, workload, masks=False)), None)
+    return first_of(differences(model, traced, workload, masks=False))
 
 
 def _times(path: str, stands_for: Sizes) -> int:

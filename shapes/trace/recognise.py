@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from shapes.errors import InputError
-from shapes.frozen import Ints, Names, Pair, Values, frozen, replace
+from shapes.frozen import Ints, Names, Pair, Texts, Values, first_of, frozen, replace
 from shapes.model import (
     DELTA_CHUNK,
     AttentionShape,
@@ -82,17 +82,17 @@ class _Layer:
         """Vectors without a role, as they were used."""
         return [one for one in self.scaled if one.parameter not in self.vectors]
 
-    def between(self, least: int, most: float = inf, *sizes: int) -> list[str]:
+    def between(self, least: int, most: float = inf, *sizes: int) -> Texts:
         """The vectors without a role of these sizes, of all if none is given, whose last use is then; claimed."""
         used = {one.parameter: newest(one.reads) for one in self.free}
         found = [one for one in used if least <= used[one] <= most and (not sizes or self.graph.size(one) in sizes)]
         self.vectors.update(found)
         return found
 
-    def open(self, *kinds: str) -> list[Node]:
+    def open(self, *kinds: str) -> Nodes:
         return [node for node in self.nodes if node.kind in kinds and node.number not in self.claimed]
 
-    def products(self, of: int = -1, within: int = -1, **exactly: int) -> list[Node]:
+    def products(self, of: int = -1, within: int = -1, **exactly: int) -> Nodes:
         """The open products that read any ``of`` a set and are ``within`` another.
 
         Those whose other figures (n, k, reads) are ``exactly`` these.
@@ -169,7 +169,7 @@ class _Layer:
             ),
         )
 
-    def _sources(self, mask: int) -> list[Node]:
+    def _sources(self, mask: int) -> Nodes:
         """The products with weights that a set consists of; Misfit where one is another layer's."""
         found = [node for node in self.graph.of(mask) if node.kind in ("gemm", "conv", "grouped")]
         for node in found:
@@ -317,7 +317,7 @@ class _Layer:
             latent_norm=norms,
         )
 
-    def _on(self, node: Node) -> list[str]:
+    def _on(self, node: Node) -> Texts:
         """The free vectors of norms on exactly this product's output; those that are added alone are biases."""
         found = [one for one in self.free if one.reads == node.bit]
         return [one.parameter for one in found] * any(one.operator.strip("_") != "add" for one in found)
@@ -340,7 +340,7 @@ class _Layer:
         self.vectors.update(vectors)
         return kind, len(vectors) // 2
 
-    def _take(self, reads: int, sizes: Iterable[int], most: int | None = None) -> list[str]:
+    def _take(self, reads: int, sizes: Iterable[int], most: int | None = None) -> Texts:
         """The vectors without a role, of these sizes, on what ``reads`` has, at ``most`` so many; they are claimed."""
         found = dict.fromkeys(
             one.parameter for one in self.free if one.reads & reads and self.graph.size(one.parameter) in sizes
@@ -560,7 +560,7 @@ class Recogniser:
         """The outermost modules none of whose parameters was used."""
         # By identity: a tied head's matrix is used under the embedding's path.
         used = {id(self.module.get_parameter(path)) for path in self.graph.used}
-        found = list[str]()
+        found = Texts()
         for path, child in self.module.named_modules():
             own = {*map(id, child.parameters())}
             if own and not used & own and not any(path.startswith(f"{one}.") for one in found):
@@ -625,7 +625,7 @@ class Recogniser:
             vocab=vocab,
             embedding_dim=width if width not in (0, hidden) else None,
             before_head=self.linears("head_transform", before, read[-1].length or self.sequence),
-            max_positions=next((stack.positions for stack in reversed(read) if stack.positions), None),
+            max_positions=first_of(stack.positions for stack in reversed(read) if stack.positions),
             extra=_some(
                 head_norm=sum(map(self.graph.size, norms)), embedding_rows=len(tables) * (rows - vocab) * width
             ),
@@ -721,7 +721,7 @@ class Recogniser:
         outside.claim(*after)
         return heads, [node for node in after if node not in heads]
 
-    def _tables(self, outside: _Layer, index: Index) -> list[Node]:
+    def _tables(self, outside: _Layer, index: Index) -> Nodes:
         """Tables that were looked up by tokens' numbers, by positions, or by the one type of all tokens."""
         found = [node for node in outside.open("lookup") if node.index == index]
         outside.vectors.update(node.path for node in found)

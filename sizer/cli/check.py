@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shapes.device import load_device
 from shapes.errors import InputError, one_of, printable, refuse
-from shapes.frozen import Names, replace
+from shapes.frozen import Names, Texts, first_of, replace
 from sizer.checking.checks import CheckRequest, Settled, check_subject
 from sizer.checking.findings import Checked, Report, Severity
 from sizer.checking.project import Accepted, known_rule, load_accepted, load_defaults, write_accepted
@@ -41,8 +41,8 @@ class _Found:
     reports: list[Report] = field(default_factory=list)
     subjects: dict[str, Subject] = field(default_factory=dict)
     refused: bool = False
-    passed_over: list[str] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
+    passed_over: Texts = field(default_factory=list)
+    texts: Texts = field(default_factory=list)
     executor: "Executor | None" = None
 
     def checked(self) -> Checked:
@@ -126,7 +126,7 @@ def _check_all(asked: Asked, found: _Found) -> None:
 
 def _check_one(asked: Asked, config: str, found: _Found) -> None:
     """Add the report of one configuration; what measured it measures the next one too."""
-    reading, device = asked.named("config_format"), next(iter(asked.devices), None)
+    reading, device = asked.named("config_format"), first_of(asked.devices)
     request = CheckRequest(device, asked.stack, workload=asked.workload, reading=reading, **asked.suppression())
     source = asked.source(config)
     if asked.fix is not None:

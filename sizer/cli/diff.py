@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shapes.device import load_device
 from shapes.errors import InputError, decoded, refuse
-from shapes.frozen import Named, Names, Values, Words, frozen, replace
+from shapes.frozen import Named, Names, Values, Words, first_of, frozen, replace
 from sizer.answers.diff import BUDGETS, Diff, DiffBudgets, compare, diff_of
 from sizer.checking.checks import CheckRequest
 from sizer.checking.project import nearest_table
@@ -69,7 +69,7 @@ def _all_compared(asked: Asked) -> tuple[Diff, bool]:
 def _compared(asked: Asked, pair: "Pair") -> Diff:
     """One configuration's comparison; a note alone for what nobody named and that is no configuration."""
     devices = asked.devices
-    request = CheckRequest(next(iter(devices), None), asked.stack, workload=asked.workload, **asked.suppression())
+    request = CheckRequest(first_of(devices), asked.stack, workload=asked.workload, **asked.suppression())
     try:
         sides = [request.settle(pair.path, version) if version else None for version in (pair.old, pair.new)]
     except NoModel as error:

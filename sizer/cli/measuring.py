@@ -17,7 +17,7 @@ import click
 import sizer
 from shapes.device import load_device
 from shapes.errors import InputError, decoded, read_bounded, refuse
-from shapes.frozen import Ints, Named, Values, given
+from shapes.frozen import Ints, Named, Values, first_of, given
 from shapes.measure import Progress, Settings
 from shapes.measure.dataset import Dataset, export_dataset, import_dataset, import_rows, read_datasets
 from shapes.measure.jobs import PartName
@@ -127,7 +127,7 @@ def _tables(bencher: Bencher, asked: Asked, sizes: dict[str, Sequence[int]]) -> 
     if asked.config:
         s = _sizes(asked, "sequence") or (None,)
         refuse(len(s) > 1, "expected one integer", "--sequence", asked.sequence)
-        dtype, recipe = next(iter(asked.dtypes), None), said.get("recipe")
+        dtype, recipe = first_of(asked.dtypes), said.get("recipe")
         subject = read_subject(asked.config, **given({"dtype": dtype, "s": s[0], "b": asked.batch, "recipe": recipe}))
         return [bencher.parts(subject, said) if asked.op in get_args(PartName) else bencher.configuration(subject)]
     return [bencher.operators(jobs_of_op(asked.op, sizes, dtypes, said))]

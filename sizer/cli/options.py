@@ -14,7 +14,7 @@ import click
 
 from shapes.device import DEFAULT_DEVICE
 from shapes.errors import InputError, refuse, write_whole
-from shapes.frozen import Function, Names, Texts, Values, given
+from shapes.frozen import Function, Names, Texts, Values, first_of, given
 from shapes.program import named_function
 from shapes.toml_table import nearest, others_words, ours, spelled, squeezed, table_of
 from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of, workload_fields
@@ -380,7 +380,7 @@ def _allow(options: Values) -> None:
         named = tuple(name + behind for name in codes(asked) or (DEFAULT_DEVICE,) * bool(behind))
         one = "expected one device's name (`sizer check` takes several)"
         refuse(key == "device" and len(named) > 1, one, "--device", ", ".join(named))
-        options[key] = named if key == "devices" else next(iter(named), None)
+        options[key] = named if key == "devices" else first_of(named)
 
 
 class Known(click.Choice):  # type: ignore[type-arg] # generic from click 8.2 on

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 from shapes.errors import InputError
+from shapes.frozen import first_of
 from sizer.checking.findings import SEVERITIES, Checked, PricedFinding, Report, Severity
 from sizer.readers.loading import load_text
 from sizer.readers.reading import sentences
@@ -116,7 +117,7 @@ _OF_A_DEVICE: dict[str, Callable[[Report], object]] = {
 
 def _price(report: Report, code: str, field: str) -> Cell:
     """How severe a finding is on a report's device and what it costs there, where known; "-" where there is none."""
-    found = next((one for one in report.findings if (one.code, one.field) == (code, field)), None)
+    found = first_of(one for one in report.findings if (one.code, one.field) == (code, field))
     if not found:
         return Cell("-")
     cost = cost_text(found, report.step_s).removeprefix("costs ").replace(" a step", "")
@@ -155,7 +156,7 @@ def _section(report: Report, seen: "Overview | None", compared: bool) -> Section
 
 def _if_fixed(report: Report) -> Iterable[Text]:
     """The step with the best suggestions together; of pages with the first, where there is but one."""
-    offer = report.joint or next((one for finding in report.findings for one in finding.suggestions), None)
+    offer = report.joint or first_of(one for finding in report.findings for one in finding.suggestions)
     if offer and offer.step_seconds_change and report.step_s is not None:
         after = seconds_text(report.step_s + offer.step_seconds_change)
         yield Text(
@@ -255,7 +256,7 @@ def _records(answer: Checked) -> Table:
             report=report,
             found=found,
             place=place_of(found, report.path, texts(report.path)),
-            best=next(iter(found.suggestions), None),
+            best=first_of(found.suggestions),
         )
         for report in answer.reports
         for found in report.findings
@@ -270,7 +271,7 @@ def place_of(finding: PricedFinding, path: str, text: str | None) -> "Place | No
     from sizer.readers.locate import locate  # a plain check shows no lines
 
     keys = dict.fromkeys([finding.field, *(key for one in finding.suggestions for key in one.change)])
-    return next((place for key in keys if (place := locate(text, key, path))), None)
+    return first_of(place for key in keys if (place := locate(text, key, path)))
 
 
 def text_of(path: str) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, positive_int, refuse, within
-from shapes.frozen import Words, given, replace
+from shapes.frozen import Texts, Words, given, replace
 
 from .loading import parse_file
 from .reading import FORMATS, Config, Fields, Names, Reading, Values, at, stated, table, unread, whole
@@ -61,7 +61,7 @@ def sized(said: str, size: Callable[[str], float]) -> int:
         raise InputError("expected an integer of at least 1", min(held, key=held.__getitem__), 0) from None
 
 
-def notes_of(row: Config, found: Config) -> list[str]:
+def notes_of(row: Config, found: Config) -> Texts:
     return [said for key, said in row.get("unless", {}).items() if not found.get(key, True)]
 
 
@@ -85,7 +85,7 @@ def check_allowed(row: Config, held: Config, fields: Fields) -> None:
             raise fields.error(f"has no formula here: {said}", key)
 
 
-def workload(row: Config, held: Config, fields: Fields) -> tuple[Values, list[str]]:
+def workload(row: Config, held: Config, fields: Fields) -> tuple[Values, Texts]:
     """(the fields of a workload that the row's expressions make of a file's keys, notes)."""
     said = row.get("workload", {})
     found, used = expressed(said, held, {})

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import shapes.model
-from shapes.frozen import replace
+from shapes.frozen import Texts, replace
 from shapes.model import (
     AttentionShape,
     Block,
@@ -145,7 +145,7 @@ def head_share(fields: Fields, names: Sequence[str], more: str = "") -> int:
     return fields.quotient(hidden, fields.integer(*names), f"{fields.key_of(*HIDDEN)} = {hidden}{more}", *names)
 
 
-def listed(fields: Fields, name: str, *names: str) -> list[str]:
+def listed(fields: Fields, name: str, *names: str) -> Texts:
     """A word a layer, of those that its class knows, as transformers 5 calls them; absent: empty."""
     words = _TABLE["layer_words"][name]
     own = words.get(fields.text("model_type"), words[""])
@@ -342,9 +342,9 @@ def layers(
     return blocks
 
 
-def _words(fields: Fields, kinds: Any, number: Any) -> list[str]:
+def _words(fields: Fields, kinds: Any, number: Any) -> Texts:
     """A word a layer: those of ``kinds``, or its one word for a ``number`` of layers."""
-    words: str | list[str] = said(fields, kinds)
+    words: str | Texts = said(fields, kinds)
     if not isinstance(words, str):
         return words
     count = said(fields, number)
@@ -358,7 +358,7 @@ def vectors(fields: Fields, rows: Any) -> Vectors:
     return tuple((name, size) for name, one in told if (size := said(fields, one)))
 
 
-def _where(part: Any, kinds: set[str], words: list[str], fields: Fields) -> Callable[[int, str], Any]:
+def _where(part: Any, kinds: set[str], words: Texts, fields: Fields) -> Callable[[int, str], Any]:
     """A layer's part by its number and its kind; fields are read where some layer has it."""
     made = part(fields) if part and kinds & {*words} else None
     return lambda layer, kind: made(layer) if made and kind in kinds else None

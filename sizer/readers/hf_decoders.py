@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from shapes.dtypes import next_multiple
-from shapes.frozen import Sizes, replace
+from shapes.frozen import Sizes, Texts, replace
 from shapes.model import (
     Augment,
     Block,
@@ -301,7 +301,7 @@ def recurrence(fields: Fields, key: str = "", **traits: Any) -> Callable[[int], 
     return lambda _: shape
 
 
-def kinds(fields: Fields, attends: Chosen, word: str = "full_attention") -> list[str]:
+def kinds(fields: Fields, attends: Chosen, word: str = "full_attention") -> Texts:
     """The layers' kinds as the file lists them, else this ``word`` for those that ``attends`` says."""
     usual = [word if attends(layer) else "conv" for layer in range(layer_count(fields))]
     return [_TABLE["layer_kinds"][one] for one in listed(fields, "layer_types", "layers_block_type") or usual]
@@ -316,7 +316,7 @@ def state_head_dim(fields: Fields, heads: str, dim: str, expand: str, inner: str
     return channels
 
 
-def listed_parts(fields: Fields) -> list[str]:
+def listed_parts(fields: Fields) -> Texts:
     """nemotron_h's layers of one part each: Mamba-2 (M), attention (*), an MLP (-) or experts (E)."""
     parts, pattern = _TABLE["layer_parts"], "hybrid_override_pattern"
     given = fields.strings("layers_block_type", "layer_types") or fields.text(pattern, default="ME*-")

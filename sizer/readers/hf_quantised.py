@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import cache
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import Items, Names, Pair, frozen, replace
+from shapes.frozen import Items, Names, Pair, first_of, frozen, replace
 from shapes.model import Block, ModelShape, MoeShape, run_lengths
 from shapes.model.layers import each_layer
 from shapes.recipes import WeightFormat
@@ -127,7 +127,7 @@ def as_released(said: Fields, experts: str, model: ModelShape) -> tuple[ModelSha
         alike = one, scheme.said_of(layer)
         known[alike] = known.get(alike) or _quantised(one, model, layer, scheme, fields)
         blocks += [known[alike]]
-    head = next((one for names, one in scheme.named if any(rest.endswith("lm_head") for _, rest in names.rules)), None)
+    head = first_of(one for names, one in scheme.named if any(rest.endswith("lm_head") for _, rest in names.rules))
     stacks = *model.stacks[:-1], replace(stack, blocks=run_lengths(blocks))
     model = replace(model, stacks=stacks, head_weights=None if model.tied else head)
     listed = ", ".join(f"{one.title} ({number / 1e9:.4g} B parameters)" for one, number in model.formats.items())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError
-from shapes.frozen import Function, Words, replace
+from shapes.frozen import Function, Words, first_of, replace
 from shapes.model import Block, ModelShape, Stack, Tower, run_lengths
 from shapes.model.resize import dimensions
 
@@ -275,7 +275,7 @@ def with_towers(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelSh
         outer.ignore(key)
         name, spec = key.removesuffix("_config"), tables.get(key, {}).get(wrapper, {})
         kinds = wrapper, str(given.get("model_type")), spec.get("tower")
-        found = next((tables["towers"][kind] for kind in kinds if kind in tables["towers"]), None)
+        found = first_of(tables["towers"][kind] for kind in kinds if kind in tables["towers"])
         if not found:
             notes.append(f"left out, with what joins it to the text: {name} tower")
             continue
@@ -325,7 +325,7 @@ def _sized(outer: Fields, wrapper: str) -> tuple[Fields, str, str | None]:
         for key in _TEXTS
         if wrapper not in BUILDERS and (kind := str(at(outer.config, f"{key}.model_type"))) in BUILDERS
     )
-    nested = NESTED.get(wrapper) or next(around, None)
+    nested = NESTED.get(wrapper) or first_of(around)
     if not nested:
         return outer, wrapper, None
     key, inner, part = nested
@@ -338,7 +338,7 @@ def _sized(outer: Fields, wrapper: str) -> tuple[Fields, str, str | None]:
 
 def _within(outer: Fields, key: str) -> Fields:
     """A wrapper's part under ``key``, or where others have their text tower; some say its sizes twice."""
-    there = next((one for one in (key, *_TEXTS) if one in outer.config), None)
+    there = first_of(one for one in (key, *_TEXTS) if one in outer.config)
     if there is None:  # qwen2_vl used to keep them at the top level
         return outer
     fields = outer.nested(there)
@@ -352,7 +352,7 @@ def _released(outer: Fields, model: ModelShape) -> tuple[ModelShape, Values, Nam
     inner = outer.config.get("text_config")
     texts = (outer, outer.nested("text_config")) if isinstance(inner, Mapping) else (outer,)
     keys = ((one, key) for one in texts for key in ("quantization_config", QUANTISATION, "quantization"))
-    said = next((one.nested(key) for one, key in keys if one.config.get(key)), None)
+    said = first_of(one.nested(key) for one, key in keys if one.config.get(key))
     if not said:
         return model, {}, ()
     from .hf_quantised import as_released

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from shapes.frozen import Pair, frozen
+from shapes.frozen import Pair, first_of, frozen
 
 from .loading import MAX_TEXT, without_comments
 
@@ -66,7 +66,7 @@ def key_at(text: str, line: int, column: int, path: str) -> str | None:
     if not 0 < line <= len(lines):
         return None
     at = sum(len(one) + 1 for one in lines[: line - 1]) + column - 1
-    return next((one.key for one in _keys(text, path) if one.name[0] <= at <= (one.value or one.name)[1]), None)
+    return first_of(one.key for one in _keys(text, path) if one.name[0] <= at <= (one.value or one.name)[1])
 
 
 def _keys(text: str, path: str) -> Iterator[Entry]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError, positive_int, refuse, shorten
-from shapes.frozen import Named, Sizes, Words, among, frozen, given, without
+from shapes.frozen import Named, Sizes, Texts, Words, among, first_of, frozen, given, without
 from shapes.frozen import Names as Names
 from shapes.frozen import Values as Values
 from shapes.frozen import stated as stated
@@ -49,7 +49,7 @@ def unknown(text: str) -> str:
 
 def unknown_in(text: str) -> str | None:
     """The unknown part of ``text``, as the script writes it; None where all is."""
-    return next(iter(re.findall(_UNKNOWN, text)), None)
+    return first_of(re.findall(_UNKNOWN, text))
 
 
 @cache
@@ -197,7 +197,7 @@ class Fields:
         self.refuse(wrong, "expected a number of at least 0", *names)
         return float(value)
 
-    def strings(self, *names: str, of: str = "strings") -> list[str]:
+    def strings(self, *names: str, of: str = "strings") -> Texts:
         """A list of strings, that of the first name with one; absent: empty."""
         return self.each(None, of, lambda item: isinstance(item, str), *names)
 
@@ -251,7 +251,7 @@ def vocabulary(fields: Fields, ranks: str, tokenizers: Callable[[], Sequence[str
     if size is not None:
         return next_multiple(size, step), ("the vocabulary is the padded one, as the products use it",)
     names = list(dict.fromkeys(filter(None, tokenizers())))
-    name = next(filter(tokenizer_size, names), None)
+    name = first_of(filter(tokenizer_size, names))
     if name is None:
         named = f" ({', '.join(names)})".replace("\0", "") if names else ""
         expected = f"expected this key: the tokenizer{named} decides it and its size is not known"
@@ -377,7 +377,7 @@ def leaves(config: Config) -> Iterator[tuple[str, Any]]:
             yield str(key).lstrip("-").replace("-", "_"), value
 
 
-def lacking(claim: Config, names: Held) -> list[str]:
+def lacking(claim: Config, names: Held) -> Texts:
     """The keys of a format's claim that the configuration lacks, and its keys that rule the format out."""
     held = names[0] | names[1] if claim.get("deep") else names[0]
     return [one for one in claim["all"] if held.isdisjoint(one.split("|"))] + [
@@ -443,7 +443,7 @@ def recipe_of(config: Config) -> Config | None:
     names = names_of(config)
     trains = lacking(WORDS["untrained"], names)
     rows = (row for row in FORMATS["recipes"].values() if not trains or "phase" not in row)
-    return next((_run(row, names) for row in rows if not lacking(row["claim"], names)), None)
+    return first_of(_run(row, names) for row in rows if not lacking(row["claim"], names))
 
 
 def plain_name(name: str) -> str:
@@ -596,7 +596,7 @@ def unread(config: Config, asked: Iterable[str], format_name: str) -> tuple[Unre
 
 def sentences(found: Iterable[Unread]) -> Names:
     """The keys that were not read, those that change the same thing in a line."""
-    groups = dict[str, list[str]]()
+    groups = dict[str, Texts]()
     for one in found:
         guess = f" (did you mean {one.meant}?)" if one.meant else ""
         known = one.changes is not None
@@ -614,7 +614,7 @@ def is_harmless(key: str, format_name: str) -> bool:
 
 def _entry(key: str, names: Collection[str]) -> str | None:
     """The entry that a key falls under: itself, or the first glob that it matches."""
-    return key if key in names else next((name for name in names if "*" in name and fits(key, name)), None)
+    return key if key in names else first_of(name for name in names if "*" in name and fits(key, name))
 
 
 def fits(key: str, glob: str) -> bool:
@@ -641,7 +641,7 @@ def flattened(config: Config, read: set[str], known: set[str], prefix: str = "")
 
 def did_you_mean(key: str, names: Iterable[str], cutoff: float = 0.8) -> str | None:
     """The known name nearest to ``key``, if one is near."""
-    return next(iter(nearest(key, sorted(names), cutoff=cutoff)), None)
+    return first_of(nearest(key, sorted(names), cutoff=cutoff))
 
 
 def misspelt(key: str, names: Iterable[str], config: Config) -> str | None:
@@ -662,7 +662,7 @@ def check_settings(settings: Config, found: Reading, asked: frozenset[str]) -> N
         # A key may be taken out of the file, and a script has variables of its own.
         if value is None or key in found.keys.values() or key in asked - found.asked:
             continue
-        counts = next((own for size, own in found.keys.items() if key in (size, *called.get(size, ()))), None)
+        counts = first_of(own for size, own in found.keys.items() if key in (size, *called.get(size, ())))
         near = counts or did_you_mean(key, asked)
         expected = f"expected a key that is read here: {f'did you mean {near}?' if near else ', '.join(sorted(asked))}"
         refuse(counts or key not in asked, expected, f"--set {key}", value, found.source)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, read_bounded, refuse
-from shapes.frozen import Sizes, replace
+from shapes.frozen import Sizes, first_of, replace
 
 from .loading import CONFIG_NAMES, MAX_BYTES, decode, parse_file, parse_mapping
 from .reading import FORMATS, Config, Reading, Values, at, fits
@@ -75,7 +75,7 @@ def proven(reading: Reading, tensors: Sizes) -> Reading:
     for name, size in held.items():
         for dot in re.finditer(r"\.", name):
             groups[f"{name[: dot.start()]}.*"] += size
-    left = next((name for name, size in groups.items() if size in (more, more - biases)), None)
+    left = first_of(name for name, size in groups.items() if size in (more, more - biases))
     if left is None:
         largest = ", ".join(f"{name} {size:,}" for name, size in groups.most_common(5))
         said = (

@@ -209,6 +209,8 @@ class Context:
         return value % (self.vector * t) != 0
 
 
+#: A rule's findings as a helper of it yields them.
+Findings = Iterator[Finding]
 Judgement = NotApplicable | tuple[Finding, ...]
 #: The answer of a rule's function: findings, or words on why its premise does not hold.
 Answer = Judgement | Iterable[Finding] | Finding | str

@@ -1,7 +1,6 @@
 """Rules on widths, what else a product's leading dimension is, its element type and its low-precision recipe."""
 
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import partial
 
 from shapes.dtypes import next_multiple
@@ -19,6 +18,7 @@ from .base import (
     Answer,
     Context,
     Finding,
+    Findings,
     Suggestions,
     nearest_first,
     neighbours,
@@ -186,7 +186,7 @@ def tensor_core_alignment(context: Context) -> Answer:
     return [*_cut(context), *_misaligned(context)]
 
 
-def _cut(context: Context) -> Iterator[Finding]:
+def _cut(context: Context) -> Findings:
     """Widths that are not cut into equal shards, which no framework runs; heads that are not are other rules'."""
     workload, model = context.workload, context.model
     if not model or any(heads % workload.t for heads in head_counts(model)):
@@ -200,7 +200,7 @@ def _cut(context: Context) -> Iterator[Finding]:
             yield Finding(name, f"a width of {width} does not divide over t {t}", changes, error=True)
 
 
-def _misaligned(context: Context) -> Iterator[Finding]:
+def _misaligned(context: Context) -> Findings:
     """One finding a dimension, however many products have it: fixing it fixes them all."""
     step_s = context.step_s
     for (dtype, value), by_name in sorted(_lost_seconds(context).items(), key=lambda item: -sum(item[1].values())):
@@ -369,7 +369,7 @@ def low_precision_shards(context: Context) -> Answer:
     return [*_cut_features(context), *_cut_tokens(context, recipe)]
 
 
-def _cut_features(context: Context) -> Iterator[Finding]:
+def _cut_features(context: Context) -> Findings:
     model, workload = context.whole, runnable_split(context.whole, context.workload)
     recipe = workload.low_precision
 
@@ -401,7 +401,7 @@ def _cut_features(context: Context) -> Iterator[Finding]:
         )
 
 
-def _cut_tokens(context: Context, recipe: Recipe) -> Iterator[Finding]:
+def _cut_tokens(context: Context, recipe: Recipe) -> Findings:
     """Tokens of a training step's microbatch, over which wgrad's blocks run."""
     workload, rows = context.workload, recipe.alignment.rows
     tokens = workload.own_tokens(workload.s)

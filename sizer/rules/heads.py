@@ -1,6 +1,5 @@
 """Rules on heads: their dimension and number, latent attention's ranks, recurrences' heads and chunks."""
 
-from collections.abc import Iterator
 from math import gcd
 
 from shapes.cost import run_for
@@ -14,6 +13,7 @@ from .base import (
     Answer,
     Context,
     Finding,
+    Findings,
     Suggestions,
     heads_that_keep_hidden,
     nearest_first,
@@ -195,7 +195,7 @@ def mla_shape(context: Context) -> Answer:
     return _latent(context, attention)
 
 
-def _latent(context: Context, mla: MlaShape) -> Iterator[Finding]:
+def _latent(context: Context, mla: MlaShape) -> Findings:
     rank, rope, t, step = mla.kv_lora_rank, mla.qk_rope_head_dim, context.workload.t, context.vector
     if (rank, rope) not in LATENT_DECODE:
         built = " or ".join(f"{one} + {other}" for one, other in LATENT_DECODE)
@@ -245,7 +245,7 @@ def recurrence_shape(context: Context) -> Answer:
     return [*_recurrent_heads(context), *_recurrent_pieces(context)]
 
 
-def _recurrent_heads(context: Context) -> Iterator[Finding]:
+def _recurrent_heads(context: Context) -> Findings:
     """Heads and groups that t does not cut."""
     dims, t = context.dimensions, context.workload.t
     for names in _SHARED:
@@ -260,7 +260,7 @@ def _recurrent_heads(context: Context) -> Iterator[Finding]:
             yield Finding("t", message, suggest("t", fewer), error=True)
 
 
-def _recurrent_pieces(context: Context) -> Iterator[Finding]:
+def _recurrent_pieces(context: Context) -> Findings:
     """Keys that the kernel pads or refuses, and a last chunk that is mostly padding."""
     key, chunk = map(context.dimensions.get, ("linear_key_dim", "chunk"))
     s = context.workload.s

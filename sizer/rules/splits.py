@@ -18,6 +18,7 @@ from .base import (
     Answer,
     Context,
     Finding,
+    Findings,
     Suggestion,
     larger_microbatch,
     nearest_first,
@@ -161,7 +162,7 @@ def pipeline_balance(context: Context) -> Answer:
     return _unbalanced(context) if context.operators else "no stages are priced"
 
 
-def _unbalanced(context: Context) -> Iterator[Finding]:
+def _unbalanced(context: Context) -> Findings:
     """The findings on stages that wait for the slowest one, in the usual layout and in the best."""
     model, p = context.whole, context.workload.p
     layers = model.layers
@@ -290,7 +291,7 @@ def expert_shapes(context: Context) -> Answer:
     return found
 
 
-def _spread(model: ModelShape, moe: MoeShape, workload: Workload) -> Iterator[Finding]:
+def _spread(model: ModelShape, moe: MoeShape, workload: Workload) -> Findings:
     """Experts that do not divide over e, or e over the data-parallel ranks that hold them."""
     e, d, ranks = workload.e, workload.d, workload.stage_ranks
     open_ = workload.gpus is None

@@ -16,6 +16,7 @@ from .base import (
     Answer,
     Context,
     Finding,
+    Findings,
     NotApplicable,
     Suggestion,
     Suggestions,
@@ -91,7 +92,7 @@ def batch_arithmetic(context: Context) -> Answer:
     return [*(_devices(own) if context.miscounted else ()), *_global_batch(own, context.sets_any("b"))]
 
 
-def _devices(workload: Workload) -> Iterator[Finding]:
+def _devices(workload: Workload) -> Findings:
     left = workload.gpus or 0
     change = dict[str, int]()
     for key in ("p", "t", "cp"):
@@ -111,7 +112,7 @@ def _devices(workload: Workload) -> Iterator[Finding]:
     )
 
 
-def _global_batch(workload: Workload, said: bool) -> Iterator[Finding]:
+def _global_batch(workload: Workload, said: bool) -> Findings:
     """A step that is no whole number of microbatches; a microbatch that nobody ``said`` is the times' alone."""
     whole, b, d = workload.global_batch, workload.b, workload.d
     if whole is not None and workload.vpp > 1 and workload.accumulation < workload.p:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, one_of, positive_int, refuse
-from shapes.frozen import Function, Named, Values, given, replace
+from shapes.frozen import Function, Named, Values, first_of, given, replace
 from shapes.keywords import WorkloadKeywords
 from shapes.step.stack import SoftwareStack, load_stack
 from shapes.toml_table import check_bounds
@@ -117,7 +117,7 @@ def search(
     shards = limits.shards(workload.get("t", 1))
     step = shards * target.alignment_elements(workload.get("dtype", "bf16"))
     if config is not None:
-        start = Baseline.from_config(config, stack=stack, **asked)
+        start = Baseline.from_config(config, step=step, stack=stack, **asked)
     else:
         start = Baseline.from_dimensions(h, step=step, shards=shards, **asked)
     if stack is not None:
@@ -236,6 +236,6 @@ def swiglu_width(
     width = max(8 * positive_int(hidden, "hidden") // 3 // settled.t, 1) * settled.t
     aligned, slack = target.alignment_elements(settled.dtype) * settled.t, int(width * tolerance)
     steps = (aligned * shards for shards in (8, 4, 2, 1))
-    reached = next((step for step in steps if (width + slack) // step * step >= max(1, width - slack)), None)
+    reached = first_of(step for step in steps if (width + slack) // step * step >= max(1, width - slack))
     found = search(h=hidden, d_ff=width, device=target, limits=Limits(tolerance, step=reached), top=1, **workload)
     return found.best.change["d_ff"]

@@ -18,7 +18,21 @@ from shapes.columns import Array, IntegerTable
 from shapes.device import Device
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Counts, Function, Ints, Named, Names, Pair, Sizes, Values, frozen, replace, without
+from shapes.frozen import (
+    Counts,
+    Function,
+    Ints,
+    Named,
+    Names,
+    Pair,
+    Sizes,
+    Values,
+    among,
+    frozen,
+    in_words,
+    replace,
+    without,
+)
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.model.resize import dimensions, resize
 from shapes.operators import layer_operators
@@ -80,14 +94,24 @@ class Baseline:
         dimensions: Dimensions | None = None,
         parameters: float | None = None,
         scope: Scope = "model",
+        step: int = 1,
         stack: str | SoftwareStack | None = None,
         **workload: Any,
     ) -> "Baseline":
-        """``config`` as for ``sizer.check``, with dimensions changed. InputError for one that is not understood."""
-        subject = read_subject(config, stack=stack, **workload)
+        """``config`` as for ``sizer.check``, with dimensions changed. InputError for one that is not understood.
+
+        One that its split does not divide gives way to the nearest that it does, widths in multiples of ``step``.
+        """
+        subject = read_subject(config, nearest=True, stack=stack, **workload)
         # A search shapes a model to train, which does not have a quantised release's formats.
         model = resize(subject.whole().in_formats(lambda _: None), **_given(dimensions))
-        return cls(model, subject.workload, parameters, scope, subject.stack, subject.given, subject.left_out)
+        notes = subject.left_out
+        if run := subject.asked:
+            model, changes = _dividing(model, run, step)
+            # Read again, so that the stack is the split's and what still does not divide is refused.
+            subject = read_subject(replace(subject.reading, model=model), stack=stack, **workload)
+            notes += (f"baseline: {in_words(changes)}, which --tp {run.t} divides",) * bool(changes)
+        return cls(model, subject.workload, parameters, scope, subject.stack, subject.given, notes)
 
     @classmethod
     def from_dimensions(
@@ -127,6 +151,21 @@ class Baseline:
             "llama", (Stack("decoder", h, (block,)),), vocab=given.get("vocab") or next_multiple(VOCAB, step)
         )
         return cls(model, run, parameters, scope)
+
+
+def _dividing(model: ModelShape, run: Workload, step: int) -> tuple[ModelShape, Sizes]:
+    """``model`` with heads and widths that ``run`` divides, the next or the nearest, and what changed of it."""
+    held, t = dimensions(model), run.t
+    kv_heads = held.get("kv_heads", t)
+    if t % kv_heads:
+        kv_heads = next_multiple(kv_heads, t)
+    heads = next_multiple(held.get("heads", t), lcm(t, kv_heads))
+    found = {"heads": heads, "head_dim": held.get("head_dim", 1), "kv_heads": kv_heads}
+    for name in ("d_ff", "shared_d_ff", "expert_d_ff"):
+        if held.get(name, 0) % t:
+            found[name] = max(1, round(held[name] / step)) * step
+    found = among(found, held)
+    return resize(model, **found), dict(sorted(found.items() - held.items()))
 
 
 def on_a_cpu(h: int | None) -> Values:

@@ -14,7 +14,7 @@ from pygls.lsp.server import LanguageServer
 from pygls.workspace import TextDocument
 
 from shapes.errors import InputError
-from shapes.frozen import T, frozen
+from shapes.frozen import T, first_of, frozen
 from sizer.checking.checks import CheckRequest, Settled, report_of
 from sizer.checking.findings import SEVERITIES, PricedSuggestion, Report
 from sizer.checking.fixes import ConfigText, fix_of
@@ -44,7 +44,7 @@ class Priced:
     def dimension(self, key: str) -> str | None:
         """The dimension that ``key`` says."""
         subject = self.proposals.subject
-        return next((name for name in subject.dimensions if _names(key, subject.name_of(name))), None)
+        return first_of(name for name in subject.dimensions if _names(key, subject.name_of(name)))
 
     def text(self, suggestion: PricedSuggestion) -> str:
         return suggestion_text(suggestion, self.report.step_s)

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from shapes.errors import InputError, refuse, shorten
-from shapes.frozen import given, without
+from shapes.frozen import Texts, given, without
 from shapes.model import ModelShape, Unread
 from shapes.recipes import RECIPES
 from shapes.workload import modules
@@ -114,7 +114,7 @@ def _followed(script: Script, tree: Tree) -> Iterator[str]:
         yield f"reads in {', '.join(dict.fromkeys(tree.names))}"
 
 
-def _program(words: list[str]) -> str:
+def _program(words: Texts) -> str:
     """The Python file or module that a command runs, or swift's own command; "" for none."""
     return next(
         (one for last, one in pairwise(("", *words)) if re.search(r"\.py$|^(?:-u?m|swift) (?!torch)", f"{last} {one}")),
@@ -122,12 +122,12 @@ def _program(words: list[str]) -> str:
     )
 
 
-def _without_further(words: list[str]) -> tuple[list[str], Names]:
+def _without_further(words: Texts) -> tuple[Texts, Names]:
     """Words without variables that hold further options and that the file does not set; those variables.
 
     Such a word has a name for it (te_options, EXTRA_ARGS), or follows an option that has its value already.
     """
-    kept = list[str]()
+    kept = Texts()
     further = []
     for word in words:
         variable = re.fullmatch(_VARIABLE, word)
@@ -149,7 +149,7 @@ def _tested(script: Script, text: str) -> Names:
     )
 
 
-def _model_command(script: Script) -> tuple[list[str], list[str]]:
+def _model_command(script: Script) -> tuple[Texts, Texts]:
     """The words of the command that states a model, else of the variables that do."""
     stated = [words for command in script.commands if _states_model(words := _split(command))]
     if stated:
@@ -233,7 +233,7 @@ def _states_model(words: Iterable[str]) -> bool:
 _HOLDS = r"(?s)(?=.*\s)(?!--[\w.-]+=(?:[\[{].*[\]}]$|(?!.*\s-)))(?:(?:.*\s)?--?[A-Za-z]|\w+=\S* \w+=)"
 
 
-def _split(words: Iterable[str]) -> list[str]:
+def _split(words: Iterable[str]) -> Texts:
     """Words that hold options in one string (``"--vocab-size 128256"``, ``bash -c "torchrun ..."``) taken apart.
 
     The value of one option keeps its blanks (``--hf-overrides={"a": 1}``).
@@ -274,7 +274,7 @@ def _launched(script: Script, text: str) -> Values:
     return named | started | parse_options(word for line in reversed(asked) for word in line.split())
 
 
-def _devices(words: list[str], launched: Values) -> int | None:
+def _devices(words: Texts, launched: Values) -> int | None:
     """Devices that torchrun, srun or the script's #SBATCH lines start, accelerate on all machines.
 
     None where they do not say.
@@ -326,7 +326,7 @@ def read(config: Config, where: str) -> Reading:
     fields = Fields(config, present=frozenset(unknown if "_program" in config else ()))
     fields.ignore(*SETTINGS * ("_deepspeed" in config))
 
-    def lacking() -> list[str]:
+    def lacking() -> Texts:
         return [key for key in sorted(unknown) if key in fields.asked - fields.flags and not is_harmless(key, NAME)]
 
     try:
@@ -399,7 +399,7 @@ def _recomputation(fields: Fields) -> str:
     return ",".join(words) or granularity or "selective" * activations
 
 
-def _data_parallel(fields: Fields, found: Values) -> list[str]:
+def _data_parallel(fields: Fields, found: Values) -> Texts:
     """Data parallelism from the number of devices that the script starts."""
     devices = fields.config.get("_devices")
     t, p, cp, e = (found.get(key, 1) for key in _TABLE["degrees"])

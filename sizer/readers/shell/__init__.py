@@ -13,8 +13,9 @@ from itertools import chain
 from posixpath import basename
 
 from shapes.errors import InputError, refuse
+from shapes.frozen import Texts, Values
 from sizer.readers.loading import Tree
-from sizer.readers.reading import FORMATS, Values, unknown_in
+from sizer.readers.reading import FORMATS, unknown_in
 
 from .words import Part, Scanner, Token, Variables, Word, evaluated
 
@@ -45,7 +46,7 @@ class Script:
     tree: Tree
     commands: list[tuple[str, ...]] = field(default_factory=list)
     undecided: set[int] = field(default_factory=set)
-    sourced: list[str] = field(default_factory=list)
+    sourced: Texts = field(default_factory=list)
     functions: dict[str, list[Token]] = field(default_factory=dict)
     steps: int = 0
     calls: int = 0
@@ -225,7 +226,7 @@ class _Follower:
 
     _select = _for
 
-    def _counted(self) -> tuple[str, list[str]]:
+    def _counted(self) -> tuple[str, Texts]:
         """A loop's variable; of ``for ((i = 0; i < 8; i++))`` its values."""
         found = re.fullmatch(_COUNTING, str(self.tokens[self.at].value)) if self._more else None
         if not found:
@@ -266,7 +267,7 @@ class _Follower:
 
     def _simple(self) -> bool | None:
         """Assignments and one command's words; its status where that can be told."""
-        words = list[str]()
+        words = Texts()
         begun = self.at
         line, inside = self._line, self._plain() == "[["
         while self._more:
@@ -285,7 +286,7 @@ class _Follower:
         self._step(self.at - begun)
         return self._status(words, line) if self.live else None
 
-    def _take(self, token: Token, words: list[str], inside: bool) -> None:
+    def _take(self, token: Token, words: Texts, inside: bool) -> None:
         """One token of a simple command: an assignment is made, anything else gives words."""
         match token.value:
             case str(operator):
@@ -303,7 +304,7 @@ class _Follower:
                 for one in elements:
                     self._keyed(name + one)
 
-    def _assigned(self, word: Word, before: list[str]) -> bool:
+    def _assigned(self, word: Word, before: Texts) -> bool:
         first, *more = word.parts or (None,)
         if not first or first.quoted or first.kind != "text" or (before and before[0] not in _DECLARING):
             return False
@@ -320,7 +321,7 @@ class _Follower:
             self.variables.assign(*found.groups())
         return bool(found)
 
-    def _status(self, words: list[str], line: int) -> bool | None:
+    def _status(self, words: Texts, line: int) -> bool | None:
         """Run a command's words as far as that is done here."""
         name, *arguments = words or [":"]
         match [name, *arguments]:
@@ -358,7 +359,7 @@ class _Follower:
                 self.script.commands += [tuple(words)]
         return None
 
-    def _read(self, names: list[str], fed: str) -> None:
+    def _read(self, names: Texts, fed: str) -> None:
         """Assign what IFS parts of a text (``IFS=: read -r a b <<< 24:2048``); all to a list (``-a``)."""
         listed, names = {"-a", "-ra"} & {*names}, [one for one in names if one[:1] != "-"]
         sign = str(self.variables.values.get("IFS", " ")).replace(r"\n", "\n").replace(r"\t", "\t")
@@ -369,7 +370,7 @@ class _Follower:
         for name in names:
             self.variables.assign(name, parts if listed else parts.pop(0) if parts else "")
 
-    def _wrapped(self, words: list[str]) -> None:
+    def _wrapped(self, words: Texts) -> None:
         """Follow the script that a command runs: ``env A=b bash x.sh``, ``exec``, ``srun bash x.sh``, ``./x.sh``."""
         at = next((at for at, word in enumerate(words) if word.endswith(_SCRIPTS)), -1)
         if at >= 0 and (at == 0 or basename(words[0]) in _RUNNING) and (text := self.script.tree.sourced(words[at])):
@@ -379,13 +380,13 @@ class _Follower:
             self._call(tokens, words[at + 1 :])
             self.variables.values = kept  # what it sets is its own
 
-    def _call(self, tokens: list[Token], arguments: list[str]) -> None:
+    def _call(self, tokens: list[Token], arguments: Texts) -> None:
         outer, self.variables.arguments = self.variables.arguments, arguments
         _Follower(tokens, self.script).all()
         self.variables.arguments = outer
 
 
-def _test(words: list[str]) -> bool | None:
+def _test(words: Texts) -> bool | None:
     """Whether ``[ words ]`` holds: comparisons of texts and integers, -z and -n; None for what cannot be told."""
     if len(words) > MAX_TEST:
         return None

@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import Function, Words, frozen
+from shapes.frozen import Function, Texts, Words, first_of, frozen
 from sizer.readers.reading import FORMATS, unknown
 
 #: Nesting of defaults in ``${ }``, which are expanded recursively.
@@ -88,7 +88,7 @@ class Scanner:
         self.text = text.replace("\r\n", "\n").replace("\0", "")
         self.at = 0
         self.line = line
-        self._heredocs = list[str]()
+        self._heredocs = Texts()
 
     def tokens(self, *, until: str | None = None) -> Iterator[Token]:
         """Tokens to the end, or to the operator ``until`` (an array's closing bracket), which is consumed."""
@@ -206,7 +206,7 @@ MAX_CUT = 500
 _ARGUMENT = "\0\\$\\d+\0"
 _PARAMETER = r"(?s)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[^\]]*\])?(?:(:?[-=+?]|##?|%%?)(.*))?"
 
-Value = str | list[str]
+Value = str | Texts
 
 
 class Variables:
@@ -216,7 +216,7 @@ class Variables:
         self.values: dict[str, Value] = dict(preset)
         self.preset = frozenset(preset)
         self.used = set[str]()
-        self.arguments = list[str]()  # of the function or script that is followed; those of the first are not known
+        self.arguments = Texts()  # of the function or script that is followed; those of the first are not known
         self._characters = self._nesting = 0
         self._sign = " "  # between elements of a list that become one text
 
@@ -242,9 +242,9 @@ class Variables:
         """The word as one string, as on the right of an assignment."""
         return self._sign.join(self.fields(word, split=False))
 
-    def fields(self, word: Word, *, split: bool = True) -> list[str]:
+    def fields(self, word: Word, *, split: bool = True) -> Texts:
         """The word's fields: unquoted expansions split at blanks, ``"${A[@]}"`` into its elements."""
-        fields = list[str]()
+        fields = Texts()
         open_ = nothing = False  # whether the last field goes on; whether a list without elements is a part
         for part in word.parts:
             pieces, apart = self._part(part), split and not part.quoted and part.kind != "text"
@@ -262,7 +262,7 @@ class Variables:
         self._spend(fields)
         return [] if nothing and fields == [""] else fields
 
-    def _part(self, part: Part) -> list[str]:
+    def _part(self, part: Part) -> Texts:
         match part.kind:
             case "text":
                 return [part.text]
@@ -277,7 +277,7 @@ class Variables:
         self._sign = " "
         return [said]
 
-    def _variable(self, text: str) -> list[str]:
+    def _variable(self, text: str) -> Texts:
         """The value of ``${text}``: none where it is unset, marked where its form is not understood."""
         mark = [unknown(f"${{{text}}}")]
         if counted := re.fullmatch(r"([#!])(\w+)\[[@*]\]", text):
@@ -306,25 +306,25 @@ class Variables:
             self.assign(name, default)
         return [default]
 
-    def _cut(self, value: list[str], way: str, pattern: str) -> list[str]:
+    def _cut(self, value: Texts, way: str, pattern: str) -> Texts:
         """Texts without the shortest (``##``, ``%%``: longest) beginning (``%``, ``%%``: end) that a pattern matches.
 
         None where that is not known or a text is too long.
         """
-        kept, end = list[str](), way[0] == "%"
+        kept, end = Texts(), way[0] == "%"
         for one in value * (len("".join(value)) <= MAX_CUT):
             pairs = [(one[:at], one[at:]) for at in range(len(one) + 1)][:: -1 if way in ("##", "%") else 1]
             self._spend(pairs)
             kept += [next((pair[not end] for pair in pairs if fnmatchcase(pair[end], pattern)), one)]
         return kept * ("\0" not in "".join((pattern, *(kept if way[1:] else value))))
 
-    def _value(self, name: str, index: str | None) -> list[str] | None:
+    def _value(self, name: str, index: str | None) -> Texts | None:
         self.used.add(name)
         value = self.values.get(f"{name}[{self._default(index[1:-1])}]" if index else name, self.values.get(name))
         if name in ("@", "*"):
             value, index = self.arguments, "[@]"
         elif name.isdecimal():
-            value = next(iter(self.arguments[int(name[:9]) - 1 : int(name[:9])]), None)
+            value = first_of(self.arguments[int(name[:9]) - 1 : int(name[:9])])
         if value is None:
             return None
         if isinstance(value, str):
