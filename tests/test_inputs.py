@@ -171,7 +171,7 @@ def test_a_deepspeed_file_gives_the_workload_and_auto_leaves_it(tmp_path: Path) 
         },
     )
     reading = read_config(Source(LLAMA, training=(file,)))
-    assert reading.workload == {"b": 8, "zero": 3, "dtype": "bf16", "offload": 1}
+    assert reading.workload == {"b": 8, "zero": 3, "dtype": "bf16", "offload": 1, "accumulated": 2}
     assert {one.key for one in reading.unread} == {"optimizer.type"}
     assert any("16 x data parallelism" in note for note in reading.notes)
 

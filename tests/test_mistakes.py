@@ -116,7 +116,7 @@ SAID: list[tuple[str, str]] = [
     (f"mfu {L} --step-time fast --gpus 8 --global-batch 64", "expected a time (12.7, 800ms), or the log"),
     (f"mfu {L} --step-time 1ms --gpus 8 --global-batch 64", "look at --gpus, --global-batch"),
     ("mfu --params 8x --gpus 8 --global-batch 64 --step-time 10", "such as 2.7e9 or 2.7B"),
-    ("search", "expected --h, --params or a configuration"),
+    ("search", "expected a configuration to start from, --h 4096 or --params 8B"),
     ("search --h 4096 --what ffn", "did you mean swiglu?"),
     ("search --h 4096 --what hidden_size", "did you mean model?"),
     ("search --h 4096 --range 100", "expected LOW:HIGH"),

@@ -206,8 +206,8 @@ BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] 
     ("SZ110", model(layers=12, vocab=128_000), {"p": 4}, "p", 4, [{"p": 2}, {"p": 1}]),
     # b s v = 8 x 2048 x 128000 numbers of 12.1 bytes, as `sizer memory` counts them.
     ("SZ133", model(vocab=128_000), {"b": 8}, "logits", 23.7, []),
-    # 20 rows of a tile of 64.
-    ("SZ135", WIDE, {"phase": "decode", "context": 4096, "b": 20, "device": "h20"}, "b", 20, []),
+    # 33 rows of three tiles of 16.
+    ("SZ135", WIDE, {"phase": "decode", "context": 4096, "b": 33, "device": "h20"}, "b", 33, []),
     # 512 tokens in 16 parts of 32; at cp 4 of 64, a tile.
     # 7 / 8 on top of the step; a layer a chunk are 4 chunks a stage, 7 / 32.
     (
@@ -284,8 +284,8 @@ GOOD: list[tuple[str, ModelShape, dict[str, Any]]] = [
     ("SZ127", model(), {"cp": 4, "t": 8, "sequence_parallel": True, "s": 8192}),
     ("SZ133", model(), {"b": 8}),
     ("SZ134", model(), {"optimizer": "muon", "b": 8, "d": 8, "zero": 1, "global_batch": 4096}),
-    ("SZ135", WIDE, {"phase": "decode", "context": 4096, "b": 64, "device": "h20"}),
-    ("SZ135", WIDE, {"phase": "decode", "context": 4096, "b": 20}),
+    ("SZ135", WIDE, {"phase": "decode", "context": 4096, "b": 48, "device": "h20"}),
+    ("SZ135", WIDE, {"phase": "decode", "context": 4096, "b": 33}),
     ("SZ138", model(layers=32), {"p": 8, "b": 1, "global_batch": 64}),
     ("SZ138", model(layers=32), {"p": 8, "b": 1, "global_batch": 8, "vpp": 4}),
     ("SZ139", model(layers=200), {"b": 8, "checkpointing": "full"}),  # no room
